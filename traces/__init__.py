@@ -1,0 +1,7 @@
+"""What the model asked for: routing traces, model geometries, readers and the synthetic generator."""
+
+from traces.errors import TraceError
+from traces.geometry import ModelGeometry, list_models, load_model
+from traces.trace import Phase, RoutingTrace, TraceBuilder
+
+__all__ = ["ModelGeometry", "Phase", "RoutingTrace", "TraceBuilder", "TraceError", "list_models", "load_model"]

@@ -1,0 +1,244 @@
+"""Model geometry: which layers have experts, how many, how many bytes each.
+
+A geometry is a frozen value. It comes from a TOML file of this package (`load_model`), from a file of the
+user's, or from a trace's own header. Layer ids are the model's own numbers: a model whose first layers are
+dense starts its list at the first MoE layer, and nothing is renumbered.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from traces.errors import TraceError
+
+
+@dataclass(frozen=True)
+class ModelGeometry:
+    """Shape and sizes of one model in one quantization.
+
+    Parameters
+    ----------
+    name, quant
+        As users type them; `quant` is empty where there is only one.
+    layer_ids
+        MoE layers as the model numbers them, ascending.
+    experts, top_k
+        Experts of one layer, and how many of them a token uses.
+    expert_bytes, dense_bytes
+        For each entry of `layer_ids`: bytes of one expert, and of the part that every token reads
+        (mixer, norms, router, shared experts).
+    head_bytes
+        Output head (and whatever else is read once a pass after the last layer).
+    expert_params
+        Weights in one expert, for compute-bound passes; 0 when unknown.
+    dense_only_bytes
+        Bytes of layers without experts, read once a pass (before the first MoE layer).
+    hidden_size
+        Width of the residual stream; sizes the activation rows that travel.
+    quant_family
+        Key into a machine's rates (`q4`, `q2`, `iq3`, `mxfp4`, `bf16`, ...).
+    source
+        Where the sizes come from.
+
+    Raises
+    ------
+    TraceError
+        If lists do not match, or a size is missing or not positive (a missing size is never 0).
+    """
+
+    name: str
+    layer_ids: tuple[int, ...]
+    experts: int
+    top_k: int
+    expert_bytes: tuple[int, ...]
+    dense_bytes: tuple[int, ...]
+    quant: str = ""
+    quant_family: str = "unknown"
+    head_bytes: int = 0
+    dense_only_bytes: int = 0
+    expert_params: int = 0
+    hidden_size: int = 0
+    total_layers: int = 0
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        n = len(self.layer_ids)
+        if n == 0:
+            raise TraceError(f"model {self.name!r} has no MoE layer")
+        if list(self.layer_ids) != sorted(set(self.layer_ids)):
+            raise TraceError(f"model {self.name!r}: layer ids must ascend without repeats")
+        for field in ("expert_bytes", "dense_bytes"):
+            values = getattr(self, field)
+            if len(values) != n:
+                raise TraceError(f"model {self.name!r}: {field} has {len(values)} entries for {n} MoE layers")
+        for layer, size in zip(self.layer_ids, self.expert_bytes, strict=True):
+            if size <= 0:
+                raise TraceError(f"model {self.name!r}: expert bytes of layer {layer} are missing (found {size})")
+        if not 0 < self.top_k <= self.experts:
+            raise TraceError(f"model {self.name!r}: top-k {self.top_k} of {self.experts} experts is impossible")
+
+    @property
+    def n_layers(self) -> int:
+        """MoE layers."""
+        return len(self.layer_ids)
+
+    @property
+    def n_experts(self) -> int:
+        """Experts over all layers, i.e. the number of keys."""
+        return self.n_layers * self.experts
+
+    @property
+    def label(self) -> str:
+        """`name` or `name/quant`."""
+        return f"{self.name}/{self.quant}" if self.quant else self.name
+
+    @property
+    def all_expert_bytes(self) -> int:
+        """Bytes of every expert of the model."""
+        return self.experts * sum(self.expert_bytes)
+
+    @property
+    def token_cycle_bytes(self) -> int:
+        """Bytes that one token touches over all layers: a global LRU smaller than this hits exactly 0 %."""
+        return self.top_k * sum(self.expert_bytes)
+
+    def key(self, layer_index: int, expert: int) -> int:
+        """Integer key of an expert; `layer_index` counts MoE layers from 0."""
+        return layer_index * self.experts + expert
+
+    def layer_of_key(self, key: int) -> tuple[int, int]:
+        """(layer id as the model numbers it, expert id) of a key."""
+        return self.layer_ids[key // self.experts], key % self.experts
+
+    def with_top_k(self, top_k: int) -> ModelGeometry:
+        """Same model run with another k."""
+        return replace(self, top_k=top_k)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-able form; `from_dict` reads it back."""
+        return {f: (list(v) if isinstance(v, tuple) else v) for f, v in vars(self).items()}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ModelGeometry:
+        """Geometry from `to_dict`'s form; unknown keys are refused."""
+        known = set(cls.__dataclass_fields__)
+        extra = sorted(set(data) - known)
+        if extra:
+            raise TraceError(f"geometry has unknown field(s) {', '.join(extra)}")
+        fields: dict[str, Any] = {f: (tuple(v) if isinstance(v, list) else v) for f, v in data.items()}
+        return cls(**fields)
+
+
+class _Quant(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    family: str
+    expert_bytes: int | list[int] | None = None
+    dense_layer_bytes: int | list[int] | None = None
+    head_bytes: int = 0
+    dense_only_bytes: int = 0
+    kind: str = Field(pattern="^(measured|datasheet|derived|assumed)$")
+    source: str
+
+    @model_validator(mode="after")
+    def _sizes(self) -> _Quant:
+        if self.expert_bytes is None:
+            raise ValueError("expert_bytes is missing")
+        return self
+
+
+class _ModelFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str
+    description: str = ""
+    total_layers: int
+    first_moe_layer: int = 0
+    moe_layer_step: int = 1
+    experts: int
+    top_k: int
+    hidden_size: int = 0
+    expert_width: int = 0
+    source: str
+    default_quant: str
+    quants: dict[str, _Quant]
+
+
+def list_models() -> dict[str, list[str]]:
+    """Names of the packaged models, each with its quantizations (the default first)."""
+    found: dict[str, list[str]] = {}
+    for entry in sorted(resources.files("traces").joinpath("models").iterdir(), key=lambda e: e.name):
+        if entry.name.endswith(".toml"):
+            data = tomllib.loads(entry.read_text(encoding="utf-8"))
+            default = data["default_quant"]
+            found[data["name"]] = [default, *(q for q in data["quants"] if q != default)]
+    return found
+
+
+def load_model(spec: str, quant: str | None = None) -> ModelGeometry:
+    """Geometry by name (`name`, `name/quant`), or from a TOML file of the same form.
+
+    Raises
+    ------
+    TraceError
+        Unknown name or quantization (the valid ones are listed), or a file that does not validate.
+    """
+    name, _, tail = spec.partition("/")
+    if spec.endswith(".toml"):
+        path = Path(spec)
+        if not path.is_file():
+            raise TraceError("no such model file", path=path)
+        text, origin = path.read_text(encoding="utf-8"), str(path)
+    else:
+        quant = quant or tail or None
+        file = resources.files("traces").joinpath("models", f"{name.lower()}.toml")
+        if not file.is_file():
+            names = list(list_models())
+            close = difflib.get_close_matches(name.lower(), names, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise TraceError(f"unknown model {name!r}{hint} (known: {', '.join(names)})")
+        text, origin = file.read_text(encoding="utf-8"), f"model {name}"
+    try:
+        data = _ModelFile.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise TraceError(f"not valid TOML ({error})", path=origin) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise TraceError(first["msg"], path=origin, place=".".join(map(str, first["loc"]))) from None
+    return _build(data, quant or data.default_quant, origin)
+
+
+def _build(data: _ModelFile, quant: str, origin: str) -> ModelGeometry:
+    by_lower = {name.lower(): name for name in data.quants}
+    if quant.lower() not in by_lower:
+        raise TraceError(f"unknown quantization {quant!r} of {data.name} (known: {', '.join(data.quants)})")
+    quant = by_lower[quant.lower()]
+    chosen = data.quants[quant]
+    layers = tuple(range(data.first_moe_layer, data.total_layers, data.moe_layer_step))
+
+    def per_layer(value: int | list[int] | None, field: str) -> tuple[int, ...]:
+        if value is None:
+            raise TraceError(f"{field} of quantization {quant} is missing", path=origin)
+        return tuple(value) if isinstance(value, list) else (value,) * len(layers)
+
+    return ModelGeometry(
+        name=data.name,
+        layer_ids=layers,
+        experts=data.experts,
+        top_k=data.top_k,
+        expert_bytes=per_layer(chosen.expert_bytes, "expert_bytes"),
+        dense_bytes=per_layer(chosen.dense_layer_bytes, "dense_layer_bytes"),
+        quant=quant,
+        quant_family=chosen.family,
+        head_bytes=chosen.head_bytes,
+        dense_only_bytes=chosen.dense_only_bytes,
+        expert_params=3 * data.hidden_size * data.expert_width,
+        hidden_size=data.hidden_size,
+        total_layers=data.total_layers,
+        source=f"{chosen.source} ({chosen.kind})",
+    )

@@ -1,0 +1,392 @@
+"""The trace in memory: routing rows in CSR form, and the events made of them.
+
+A *routing row* is one token at one MoE layer: k expert ids in rank order. A *pass* is one forward pass of
+the model. An *event* is one (pass, layer): the set of distinct experts that its rows want. Events are the
+unit of every look-up, miss, copy and read.
+
+Distinct experts of an event are kept in the order of their **last** row, the order in which a cache that
+touches row by row leaves them; with one row this is rank order. (Checked against an engine's own residency
+column: 39,526 of 39,526 first touches; the order of first rows gives 39,519.)
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from traces.errors import TraceError
+from traces.geometry import ModelGeometry
+
+IntArray = npt.NDArray[np.integer[Any]]
+NO_EXPERT = -1
+
+
+class Phase(enum.IntEnum):
+    """What a pass is."""
+
+    PREFILL = 0
+    DECODE = 1
+    VERIFY = 2
+
+
+@dataclass(frozen=True)
+class RoutingTrace:
+    """A recorded or generated routing trace.
+
+    Arrays are aligned as follows; R routing rows, E events, P passes, N = sum of k over rows, U = look-ups.
+
+    Parameters
+    ----------
+    geometry
+        The model; layers below are indices into `geometry.layer_ids`.
+    pass_request, pass_phase, pass_emits : (P,)
+        Request of each pass, its `Phase`, and how many tokens it emits.
+    event_pass, event_layer : (E,)
+        Ascending by (pass, layer).
+    event_row_offsets : (E + 1,)
+        Rows of each event.
+    row_position : (R,)
+        Context position of the row's token, -1 if unknown.
+    row_offsets : (R + 1,), row_experts : (N,)
+        Expert ids of each row, best rank first.
+    row_weights : (N,) or None
+        Mixing weights, float32, nan if unknown.
+    row_residency : (N,) or None
+        What the engine itself reported: 0 miss, 1 hit, 2 first hit on a prefetched expert, -1 unknown.
+    predictions : dict of look-ahead depth to (offsets (E + 1,), experts)
+        Predictions recorded with the trace, by how many layers ahead they were made; often empty.
+    meta
+        Source engine, file hash, notes, `synthetic`.
+    """
+
+    geometry: ModelGeometry
+    pass_request: IntArray
+    pass_phase: IntArray
+    pass_emits: IntArray
+    event_pass: IntArray
+    event_layer: IntArray
+    event_row_offsets: IntArray
+    row_position: IntArray
+    row_offsets: IntArray
+    row_experts: IntArray
+    row_weights: npt.NDArray[np.float32] | None = None
+    row_residency: IntArray | None = None
+    predictions: dict[int, tuple[IntArray, IntArray]] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    # ---- sizes -------------------------------------------------------------------------------
+
+    @property
+    def n_passes(self) -> int:
+        """Forward passes."""
+        return len(self.pass_phase)
+
+    @property
+    def n_events(self) -> int:
+        """(pass, layer) pairs that have rows."""
+        return len(self.event_layer)
+
+    @property
+    def n_rows(self) -> int:
+        """Routing rows."""
+        return len(self.row_position)
+
+    @property
+    def n_routed(self) -> int:
+        """Routed (row, expert) pairs: the *routed* denominator."""
+        return len(self.row_experts)
+
+    @property
+    def n_lookups(self) -> int:
+        """Distinct experts summed over events: the *distinct* denominator."""
+        return len(self.keys)
+
+    @property
+    def n_tokens_emitted(self) -> int:
+        """Tokens that the passes emit."""
+        return int(self.pass_emits.sum())
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether the trace was generated rather than recorded."""
+        return bool(self.meta.get("synthetic", False))
+
+    # ---- events ------------------------------------------------------------------------------
+
+    @cached_property
+    def _events(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        return _distinct(self)
+
+    @property
+    def event_offsets(self) -> IntArray:
+        """(E + 1,) look-ups of each event."""
+        return self._events[0]
+
+    @property
+    def keys(self) -> IntArray:
+        """(U,) int32 keys `layer_index * experts + expert`, each event's in order of last row."""
+        return self._events[1]
+
+    @property
+    def rows_wanting(self) -> IntArray:
+        """(U,) int32 how many rows of the event want the expert."""
+        return self._events[2]
+
+    @property
+    def first_entry(self) -> IntArray:
+        """(U,) index into `row_experts` of the expert's first routing in the event."""
+        return self._events[3]
+
+    @cached_property
+    def event_rows(self) -> IntArray:
+        """(E,) rows of each event."""
+        return np.diff(self.event_row_offsets)
+
+    @cached_property
+    def pass_event_offsets(self) -> IntArray:
+        """(P + 1,) events of each pass."""
+        counts = np.bincount(self.event_pass, minlength=self.n_passes)
+        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+    @cached_property
+    def event_phase(self) -> IntArray:
+        """(E,) phase of each event's pass."""
+        return np.asarray(self.pass_phase[self.event_pass])
+
+    @cached_property
+    def next_use(self) -> IntArray:
+        """(U,) index of the next event that wants the same key; `n_events` if none. For oracles only."""
+        out = np.full(self.n_lookups, self.n_events, dtype=np.int64)
+        event = np.repeat(np.arange(self.n_events, dtype=np.int64), np.diff(self.event_offsets))
+        order = np.lexsort((event, self.keys))
+        same = self.keys[order][1:] == self.keys[order][:-1]
+        out[order[:-1][same]] = event[order[1:][same]]
+        return out
+
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 over geometry and arrays: equal traces have equal hashes however they were stored."""
+        digest = hashlib.sha256()
+        digest.update(repr(sorted(self.geometry.to_dict().items())).encode())
+        for name, dtype in (
+            ("pass_request", np.int32), ("pass_phase", np.int8), ("pass_emits", np.int32),
+            ("event_pass", np.int32), ("event_layer", np.int16), ("event_row_offsets", np.int64),
+            ("row_position", np.int32), ("row_offsets", np.int64), ("row_experts", np.int16),
+        ):  # fmt: skip
+            digest.update(np.ascontiguousarray(getattr(self, name), dtype=dtype).tobytes())
+        return digest.hexdigest()
+
+    def select_passes(self, wanted: npt.NDArray[np.bool_]) -> RoutingTrace:
+        """Trace of the passes where `wanted` (P,) is true, renumbered from 0."""
+        ev = np.flatnonzero(wanted[self.event_pass])
+        rows = np.concatenate([np.arange(self.event_row_offsets[e], self.event_row_offsets[e + 1]) for e in ev])
+        ent = np.concatenate([np.arange(self.row_offsets[r], self.row_offsets[r + 1]) for r in rows])
+        renumber = np.cumsum(wanted) - 1
+        return RoutingTrace(
+            geometry=self.geometry,
+            pass_request=self.pass_request[wanted],
+            pass_phase=self.pass_phase[wanted],
+            pass_emits=self.pass_emits[wanted],
+            event_pass=renumber[self.event_pass[ev]].astype(np.int32),
+            event_layer=self.event_layer[ev],
+            event_row_offsets=_offsets(self.event_rows[ev]),
+            row_position=self.row_position[rows],
+            row_offsets=_offsets(np.diff(self.row_offsets)[rows]),
+            row_experts=self.row_experts[ent],
+            row_weights=None if self.row_weights is None else self.row_weights[ent],
+            row_residency=None if self.row_residency is None else self.row_residency[ent],
+            predictions={d: _select_csr(o, x, ev) for d, (o, x) in self.predictions.items()},
+            meta=self.meta,
+        )
+
+
+def _offsets(counts: IntArray) -> IntArray:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _select_csr(offsets: IntArray, values: IntArray, chosen: IntArray) -> tuple[IntArray, IntArray]:
+    parts = [values[offsets[i] : offsets[i + 1]] for i in chosen]
+    return _offsets(np.diff(offsets)[chosen]), np.concatenate(parts) if parts else values[:0]
+
+
+def _distinct(t: RoutingTrace) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Distinct experts of each event, ordered by last routing entry."""
+    experts = t.geometry.experts
+    row_event = np.repeat(np.arange(t.n_events, dtype=np.int64), np.diff(t.event_row_offsets))
+    entry_event = np.repeat(row_event, np.diff(t.row_offsets))
+    code = entry_event * experts + t.row_experts.astype(np.int64)
+    order = np.argsort(code, kind="stable")
+    sorted_code = code[order]
+    if len(order) == 0:
+        empty = np.zeros(0, dtype=np.int64)
+        return np.zeros(t.n_events + 1, dtype=np.int64), empty.astype(np.int32), empty.astype(np.int32), empty
+    start = np.flatnonzero(np.concatenate([[True], sorted_code[1:] != sorted_code[:-1]]))
+    counts = np.diff(np.concatenate([start, [len(order)]]))
+    first, last = order[start], order[start + counts - 1]
+    event = entry_event[first]
+    by_last = np.lexsort((last, event))
+    keys = t.event_layer[event].astype(np.int64) * experts + t.row_experts[first].astype(np.int64)
+    per_event = np.bincount(event, minlength=t.n_events)
+    return (
+        _offsets(per_event),
+        keys[by_last].astype(np.int32),
+        counts[by_last].astype(np.int32),
+        first[by_last],
+    )
+
+
+def validate(t: RoutingTrace) -> None:
+    """Check shapes and ranges; the first fault is raised as a `TraceError` that names pass, layer and row."""
+    g = t.geometry
+    if t.n_events == 0 or t.n_rows == 0:
+        raise TraceError("the trace has no routing rows")
+    if len(t.event_row_offsets) != t.n_events + 1 or t.event_row_offsets[-1] != t.n_rows:
+        raise TraceError("event row offsets do not cover the rows")
+    if len(t.row_offsets) != t.n_rows + 1 or t.row_offsets[-1] != t.n_routed:
+        raise TraceError("row offsets do not cover the expert ids")
+    if (np.diff(t.event_row_offsets) <= 0).any():
+        raise TraceError("an event without rows")
+    if int(t.event_layer.min()) < 0 or int(t.event_layer.max()) >= g.n_layers:
+        raise TraceError(f"layer index outside the model's {g.n_layers} MoE layers")
+    order = t.event_pass.astype(np.int64) * g.n_layers + t.event_layer
+    if (np.diff(order) <= 0).any():
+        at = int(np.flatnonzero(np.diff(order) <= 0)[0]) + 1
+        raise TraceError(
+            f"events out of order or repeated at pass {int(t.event_pass[at])}, "
+            f"layer {g.layer_ids[int(t.event_layer[at])]}"
+        )
+    bad = np.flatnonzero((t.row_experts < 0) | (t.row_experts >= g.experts))
+    if len(bad):
+        raise TraceError(f"{place_of_entry(t, int(bad[0]))}: expert id {int(t.row_experts[bad[0]])} "
+                         f"outside 0..{g.experts - 1}")  # fmt: skip
+    row = np.repeat(np.arange(t.n_rows, dtype=np.int64), np.diff(t.row_offsets))
+    code = np.sort(row * g.experts + t.row_experts)
+    same = np.flatnonzero(code[1:] == code[:-1])
+    if len(same):
+        at_row = int(code[same[0]] // g.experts)
+        raise TraceError(f"{place_of_row(t, at_row)}: expert {int(code[same[0]] % g.experts)} twice in one row")
+
+
+def place_of_row(t: RoutingTrace, row: int) -> str:
+    """`pass p, layer l, row r` of a routing row, for messages."""
+    event = int(np.searchsorted(t.event_row_offsets, row, side="right")) - 1
+    layer = t.geometry.layer_ids[int(t.event_layer[event])]
+    return f"pass {int(t.event_pass[event])}, layer {layer}, row {row - int(t.event_row_offsets[event])}"
+
+
+def place_of_entry(t: RoutingTrace, entry: int) -> str:
+    """Place of one routed (row, expert) entry, for messages."""
+    return place_of_row(t, int(np.searchsorted(t.row_offsets, entry, side="right")) - 1)
+
+
+class TraceBuilder:
+    """Collects rows in any order of layers and passes and makes a `RoutingTrace`.
+
+    Readers call `begin_pass` once a pass, then `row` for each routing row. Rows of one (pass, layer) keep
+    the order in which they came.
+    """
+
+    def __init__(self, geometry: ModelGeometry, **meta: Any) -> None:
+        self.geometry = geometry
+        self.meta = meta
+        self._layer_index = {layer: i for i, layer in enumerate(geometry.layer_ids)}
+        self._passes: list[tuple[int, int, int]] = []
+        self._rows: list[tuple[int, int, int]] = []
+        self._experts: list[Sequence[int]] = []
+        self._weights: list[Sequence[float]] | None = None
+        self._residency: list[Sequence[int]] | None = None
+
+    def begin_pass(self, phase: Phase, *, request: int = 0, emits: int | None = None) -> int:
+        """Start a pass; returns its number. `emits` is 1 unless said."""
+        self._passes.append((request, int(phase), 1 if emits is None else emits))
+        return len(self._passes) - 1
+
+    def row(
+        self,
+        layer: int,
+        experts: Sequence[int],
+        *,
+        position: int = -1,
+        weights: Sequence[float] | None = None,
+        residency: Sequence[int] | None = None,
+        pass_index: int | None = None,
+    ) -> None:
+        """Add one routing row of the current pass (or of `pass_index`); `layer` as the model numbers it."""
+        index = self._layer_index.get(layer)
+        if index is None:
+            raise TraceError(f"layer {layer} is not an MoE layer of {self.geometry.label}")
+        at = len(self._passes) - 1 if pass_index is None else pass_index
+        if at < 0:
+            raise TraceError("a row before the first pass")
+        self._rows.append((at, index, position))
+        self._experts.append(experts)
+        self._weights = _aligned(self._weights, weights, len(self._rows), "weights")
+        self._residency = _aligned(self._residency, residency, len(self._rows), "residency")
+
+    def build(self) -> RoutingTrace:
+        """Sort, validate and freeze."""
+        if not self._rows:
+            raise TraceError("the trace has no routing rows")
+        rows = np.asarray(self._rows, dtype=np.int64)
+        order = np.lexsort((np.arange(len(rows)), rows[:, 1], rows[:, 0]))
+        rows = rows[order]
+        change = np.concatenate([[True], (np.diff(rows[:, 0]) != 0) | (np.diff(rows[:, 1]) != 0)])
+        start = np.flatnonzero(change)
+        passes = np.asarray(self._passes, dtype=np.int32).reshape(-1, 3)
+        used = np.unique(rows[:, 0])
+        if len(used) != len(passes):
+            missing = sorted(set(range(len(passes))) - set(used.tolist()))[0]
+            raise TraceError(f"pass {missing} has no routing rows")
+
+        def flat(values: list[Any], dtype: Any) -> npt.NDArray[Any]:
+            return np.concatenate([np.asarray(values[i], dtype=dtype) for i in order])
+
+        return RoutingTrace(
+            geometry=self.geometry,
+            pass_request=passes[:, 0],
+            pass_phase=passes[:, 1].astype(np.int8),
+            pass_emits=passes[:, 2],
+            event_pass=rows[start, 0].astype(np.int32),
+            event_layer=rows[start, 1].astype(np.int16),
+            event_row_offsets=np.concatenate([start, [len(rows)]]).astype(np.int64),
+            row_position=rows[:, 2].astype(np.int32),
+            row_offsets=_offsets(np.asarray([len(self._experts[i]) for i in order])),
+            row_experts=flat(self._experts, np.int16),
+            row_weights=None if self._weights is None else flat(self._weights, np.float32),
+            row_residency=None if self._residency is None else flat(self._residency, np.int8),
+            meta=self.meta,
+        )
+
+
+def _aligned(column: list[Any] | None, value: Sequence[Any] | None, n_rows: int, what: str) -> list[Any] | None:
+    """A column is present on every row or on none."""
+    if value is None and column is None:
+        return None
+    if column is None:
+        if n_rows > 1:
+            raise TraceError(f"{what} given on row {n_rows - 1} but not on the rows before it")
+        column = []
+    if value is None:
+        raise TraceError(f"{what} missing on row {n_rows - 1}")
+    column.append(value)
+    return column
+
+
+def iter_events(trace: RoutingTrace) -> Iterator[tuple[int, int, list[int], list[int]]]:
+    """(event, layer index, keys, rows wanting) in order, as plain Python integers."""
+    offsets = trace.event_offsets.tolist()
+    layers = trace.event_layer.tolist()
+    keys, rows = trace.keys.tolist(), trace.rows_wanting.tolist()
+    for event, layer in enumerate(layers):
+        lo, hi = offsets[event], offsets[event + 1]
+        yield event, layer, keys[lo:hi], rows[lo:hi]
