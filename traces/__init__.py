@@ -2,6 +2,19 @@
 
 from traces.errors import TraceError
 from traces.geometry import ModelGeometry, list_models, load_model
+from traces.parquet import write_parquet
+from traces.readers.base import list_formats, read_trace
 from traces.trace import Phase, RoutingTrace, TraceBuilder
 
-__all__ = ["ModelGeometry", "Phase", "RoutingTrace", "TraceBuilder", "TraceError", "list_models", "load_model"]
+__all__ = [
+    "ModelGeometry",
+    "Phase",
+    "RoutingTrace",
+    "TraceBuilder",
+    "TraceError",
+    "list_formats",
+    "list_models",
+    "load_model",
+    "read_trace",
+    "write_parquet",
+]

@@ -8,6 +8,7 @@ dense starts its list at the first MoE layer, and nothing is renumbered.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -134,6 +135,19 @@ class ModelGeometry:
             raise TraceError(f"geometry has unknown field(s) {', '.join(extra)}")
         fields: dict[str, Any] = {f: (tuple(v) if isinstance(v, list) else v) for f, v in data.items()}
         return cls(**fields)
+
+
+QUANT_FAMILIES = ("iq1", "iq2", "iq3", "iq4", "q2", "q3", "q4", "q5", "q8", "mxfp4", "nvfp4", "fp16", "bf16")
+_FAMILY = re.compile(r"(?:^|[-_./])(IQ[1-4]|Q[2-58]|MXFP4|NVFP4|BF16|F16|FP16)(?=[-_.]|$)", re.IGNORECASE)
+
+
+def quant_family(name: str) -> str:
+    """Key into a machine's rates from the name of a quantization or of a file (`Q4_K_M` is `q4`)."""
+    match = _FAMILY.search(name)
+    if match is None:
+        return "unknown"
+    family = match[1].lower()
+    return "fp16" if family == "f16" else family
 
 
 class _Quant(BaseModel):

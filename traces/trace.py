@@ -128,7 +128,7 @@ class RoutingTrace:
         return _distinct(self)
 
     @property
-    def event_offsets(self) -> IntArray:
+    def eventcsr_offsets(self) -> IntArray:
         """(E + 1,) look-ups of each event."""
         return self._events[0]
 
@@ -153,7 +153,7 @@ class RoutingTrace:
         return np.diff(self.event_row_offsets)
 
     @cached_property
-    def pass_event_offsets(self) -> IntArray:
+    def pass_eventcsr_offsets(self) -> IntArray:
         """(P + 1,) events of each pass."""
         counts = np.bincount(self.event_pass, minlength=self.n_passes)
         return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -184,13 +184,21 @@ class RoutingTrace:
             ("row_position", np.int32), ("row_offsets", np.int64), ("row_experts", np.int16),
         ):  # fmt: skip
             digest.update(np.ascontiguousarray(getattr(self, name), dtype=dtype).tobytes())
+        if self.row_weights is not None:
+            digest.update(b"weights" + np.ascontiguousarray(self.row_weights, dtype=np.float32).tobytes())
+        if self.row_residency is not None:
+            digest.update(b"residency" + np.ascontiguousarray(self.row_residency, dtype=np.int8).tobytes())
+        for depth, (offsets, experts) in sorted(self.predictions.items()):
+            digest.update(f"predictions {depth}".encode())
+            digest.update(np.ascontiguousarray(offsets, dtype=np.int64).tobytes())
+            digest.update(np.ascontiguousarray(experts, dtype=np.int16).tobytes())
         return digest.hexdigest()
 
     def select_passes(self, wanted: npt.NDArray[np.bool_]) -> RoutingTrace:
         """Trace of the passes where `wanted` (P,) is true, renumbered from 0."""
         ev = np.flatnonzero(wanted[self.event_pass])
-        rows = np.concatenate([np.arange(self.event_row_offsets[e], self.event_row_offsets[e + 1]) for e in ev])
-        ent = np.concatenate([np.arange(self.row_offsets[r], self.row_offsets[r + 1]) for r in rows])
+        rows = ragged_take(self.event_row_offsets, ev)
+        ent = ragged_take(self.row_offsets, rows)
         renumber = np.cumsum(wanted) - 1
         return RoutingTrace(
             geometry=self.geometry,
@@ -199,9 +207,9 @@ class RoutingTrace:
             pass_emits=self.pass_emits[wanted],
             event_pass=renumber[self.event_pass[ev]].astype(np.int32),
             event_layer=self.event_layer[ev],
-            event_row_offsets=_offsets(self.event_rows[ev]),
+            event_row_offsets=csr_offsets(self.event_rows[ev]),
             row_position=self.row_position[rows],
-            row_offsets=_offsets(np.diff(self.row_offsets)[rows]),
+            row_offsets=csr_offsets(np.diff(self.row_offsets)[rows]),
             row_experts=self.row_experts[ent],
             row_weights=None if self.row_weights is None else self.row_weights[ent],
             row_residency=None if self.row_residency is None else self.row_residency[ent],
@@ -210,13 +218,89 @@ class RoutingTrace:
         )
 
 
-def _offsets(counts: IntArray) -> IntArray:
+def csr_offsets(counts: IntArray) -> IntArray:
+    """(n + 1,) int64 offsets of segments of the given lengths."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
+def ragged_take(offsets: IntArray, chosen: IntArray) -> IntArray:
+    """Flat indices of the chosen segments of a CSR array, in the order of `chosen`."""
+    lengths = np.diff(offsets)[chosen]
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(offsets[:-1][chosen] - (ends - lengths), lengths) + np.arange(total, dtype=np.int64)
+
+
 def _select_csr(offsets: IntArray, values: IntArray, chosen: IntArray) -> tuple[IntArray, IntArray]:
-    parts = [values[offsets[i] : offsets[i + 1]] for i in chosen]
-    return _offsets(np.diff(offsets)[chosen]), np.concatenate(parts) if parts else values[:0]
+    return csr_offsets(np.diff(offsets)[chosen]), values[ragged_take(offsets, chosen)]
+
+
+def assemble(
+    geometry: ModelGeometry,
+    *,
+    pass_request: IntArray,
+    pass_phase: IntArray,
+    pass_emits: IntArray,
+    row_pass: IntArray,
+    row_layer: IntArray,
+    row_position: IntArray,
+    row_counts: IntArray,
+    row_experts: IntArray,
+    row_weights: npt.NDArray[Any] | None = None,
+    row_residency: IntArray | None = None,
+    meta: dict[str, Any] | None = None,
+) -> RoutingTrace:
+    """Trace from rows in any order: sorted by (pass, layer index), the order of an event's rows kept.
+
+    Parameters
+    ----------
+    pass_request, pass_phase, pass_emits : (P,)
+        Table of passes.
+    row_pass, row_layer, row_position, row_counts : (R,)
+        Pass, layer *index*, context position and k of each row.
+    row_experts, row_weights, row_residency : (N,)
+        Flat, N = sum of `row_counts`.
+
+    Raises
+    ------
+    TraceError
+        No rows, a pass without rows, or anything that `validate` refuses.
+    """
+    if len(row_pass) == 0:
+        raise TraceError("the trace has no routing rows")
+    present = np.bincount(row_pass, minlength=len(pass_phase))
+    if (present == 0).any():
+        raise TraceError(f"pass {int(np.flatnonzero(present == 0)[0])} has no routing rows")
+    code = np.asarray(row_pass, dtype=np.int64) * geometry.n_layers + row_layer
+    if (np.diff(code) < 0).any():
+        order = np.argsort(code, kind="stable")
+        entries = ragged_take(csr_offsets(row_counts), order)
+        code, row_position, row_counts = code[order], row_position[order], row_counts[order]
+        row_experts = row_experts[entries]
+        row_weights = None if row_weights is None else row_weights[entries]
+        row_residency = None if row_residency is None else row_residency[entries]
+    start = np.flatnonzero(np.concatenate([[True], np.diff(code) != 0]))
+    return RoutingTrace(
+        geometry=geometry,
+        pass_request=np.asarray(pass_request, dtype=np.int32),
+        pass_phase=np.asarray(pass_phase, dtype=np.int8),
+        pass_emits=np.asarray(pass_emits, dtype=np.int32),
+        event_pass=(code[start] // geometry.n_layers).astype(np.int32),
+        event_layer=(code[start] % geometry.n_layers).astype(np.int16),
+        event_row_offsets=np.concatenate([start, [len(code)]]).astype(np.int64),
+        row_position=np.asarray(row_position, dtype=np.int32),
+        row_offsets=csr_offsets(row_counts),
+        row_experts=_narrow(row_experts, geometry.experts),
+        row_weights=None if row_weights is None else np.asarray(row_weights, dtype=np.float32),
+        row_residency=None if row_residency is None else np.asarray(row_residency, dtype=np.int8),
+        meta=meta or {},
+    )
+
+
+def _narrow(experts: IntArray, limit: int) -> IntArray:
+    """Expert ids as int16 if all are in range; as they came if not, so that `validate` can name the bad one."""
+    inside = bool(((experts >= 0) & (experts < limit)).all())
+    return np.asarray(experts, dtype=np.int16) if inside else np.asarray(experts, dtype=np.int64)
 
 
 def _distinct(t: RoutingTrace) -> tuple[IntArray, IntArray, IntArray, IntArray]:
@@ -238,7 +322,7 @@ def _distinct(t: RoutingTrace) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     keys = t.event_layer[event].astype(np.int64) * experts + t.row_experts[first].astype(np.int64)
     per_event = np.bincount(event, minlength=t.n_events)
     return (
-        _offsets(per_event),
+        csr_offsets(per_event),
         keys[by_last].astype(np.int32),
         counts[by_last].astype(np.int32),
         first[by_last],
@@ -338,32 +422,19 @@ class TraceBuilder:
         if not self._rows:
             raise TraceError("the trace has no routing rows")
         rows = np.asarray(self._rows, dtype=np.int64)
-        order = np.lexsort((np.arange(len(rows)), rows[:, 1], rows[:, 0]))
-        rows = rows[order]
-        change = np.concatenate([[True], (np.diff(rows[:, 0]) != 0) | (np.diff(rows[:, 1]) != 0)])
-        start = np.flatnonzero(change)
         passes = np.asarray(self._passes, dtype=np.int32).reshape(-1, 3)
-        used = np.unique(rows[:, 0])
-        if len(used) != len(passes):
-            missing = sorted(set(range(len(passes))) - set(used.tolist()))[0]
-            raise TraceError(f"pass {missing} has no routing rows")
-
-        def flat(values: list[Any], dtype: Any) -> npt.NDArray[Any]:
-            return np.concatenate([np.asarray(values[i], dtype=dtype) for i in order])
-
-        return RoutingTrace(
-            geometry=self.geometry,
+        return assemble(
+            self.geometry,
             pass_request=passes[:, 0],
-            pass_phase=passes[:, 1].astype(np.int8),
+            pass_phase=passes[:, 1],
             pass_emits=passes[:, 2],
-            event_pass=rows[start, 0].astype(np.int32),
-            event_layer=rows[start, 1].astype(np.int16),
-            event_row_offsets=np.concatenate([start, [len(rows)]]).astype(np.int64),
-            row_position=rows[:, 2].astype(np.int32),
-            row_offsets=_offsets(np.asarray([len(self._experts[i]) for i in order])),
-            row_experts=flat(self._experts, np.int16),
-            row_weights=None if self._weights is None else flat(self._weights, np.float32),
-            row_residency=None if self._residency is None else flat(self._residency, np.int8),
+            row_pass=rows[:, 0],
+            row_layer=rows[:, 1],
+            row_position=rows[:, 2],
+            row_counts=np.asarray([len(experts) for experts in self._experts]),
+            row_experts=np.concatenate([np.asarray(experts, dtype=np.int64) for experts in self._experts]),
+            row_weights=None if self._weights is None else np.concatenate(self._weights),
+            row_residency=None if self._residency is None else np.concatenate(self._residency),
             meta=self.meta,
         )
 

@@ -1,0 +1,205 @@
+"""What a reader is, how readers are found, and what they share.
+
+A reader is a module or an object with four names: `name`, `description`, `sniff(head, path)` and
+`read(path, model)`. `read` may take further keyword options of its own. It registers in the entry-point
+group `expert_residency.readers`; the built-in ones do so in the same way as a stranger's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import hashlib
+import inspect
+import warnings
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from traces.errors import TraceError
+from traces.geometry import ModelGeometry, list_models, load_model
+from traces.trace import IntArray, RoutingTrace
+
+GROUP = "expert_residency.readers"
+HEAD_BYTES = 1 << 16
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """One trace format."""
+
+    name: str
+    description: str
+    read: Callable[..., RoutingTrace]
+    """`read(path, model, **options)`: the whole trace, or a `TraceError`; `model` None if the user gave none."""
+
+    def sniff(self, head: bytes, path: Path) -> bool:
+        """Whether the first bytes (after gunzip) look like this format; cheap, never raises."""
+        ...
+
+
+def readers() -> dict[str, Reader]:
+    """Readers that are installed, by name; a plug-in that does not load warns and is left out."""
+    found: dict[str, Reader] = {}
+    for entry in sorted(entry_points(group=GROUP), key=lambda e: e.name):
+        reader = _load(entry)
+        if reader is not None:
+            found[entry.name] = reader
+    return found
+
+
+def _load(entry: EntryPoint) -> Reader | None:
+    try:
+        reader = entry.load()
+    except Exception as error:
+        warnings.warn(f"trace reader {entry.name!r} ({entry.value}) does not load: {error}", stacklevel=3)
+        return None
+    if not isinstance(reader, Reader):
+        warnings.warn(f"trace reader {entry.name!r} ({entry.value}) lacks name, description, sniff or read",
+                      stacklevel=3)  # fmt: skip
+        return None
+    return reader
+
+
+def list_formats() -> dict[str, str]:
+    """Names of the known formats, each with its one-line description."""
+    return {name: reader.description for name, reader in readers().items()}
+
+
+def read_trace(
+    path: str | Path,
+    format: str | None = None,  # noqa: A002 - the word that users type
+    model: str | ModelGeometry | None = None,
+    **options: Any,
+) -> RoutingTrace:
+    """Read a trace of any known format.
+
+    Parameters
+    ----------
+    path
+        The file, gzipped or not.
+    format
+        Name of a reader; sniffed from the first bytes if not given.
+    model
+        Geometry for formats that lack one (name, `name/quant`, TOML file, or the value itself). Where the
+        file has its own geometry, `model` must have the same layers and experts and replaces the sizes.
+    options
+        Options of the reader, e.g. `prompt_tokens` of `strata`.
+
+    Raises
+    ------
+    TraceError
+        One sentence with file and place: unknown format or option, or whatever the reader found wrong.
+    """
+    path = Path(path)
+    geometry = load_model(model) if isinstance(model, str) else model
+    known = readers()
+    if format is None:
+        reader = _sniffed(path, known)
+    elif format in known:
+        reader = known[format]
+    else:
+        close = difflib.get_close_matches(format, known, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise TraceError(f"unknown format {format!r}{hint} (known: {', '.join(known)})")
+    allowed = [p for p in inspect.signature(reader.read).parameters if p not in ("path", "model")]
+    for option in options:
+        if option not in allowed:
+            raise TraceError(
+                f"format {reader.name} has no option {option!r} (it has: {', '.join(allowed) or 'none'})"
+            )
+    try:
+        return reader.read(path, geometry, **options)
+    except TraceError as error:
+        if str(path) in str(error):
+            raise
+        raise TraceError(str(error), path=path) from None
+
+
+def _sniffed(path: Path, known: dict[str, Reader]) -> Reader:
+    head = read_bytes(path, HEAD_BYTES)
+    for reader in known.values():
+        if reader.sniff(head, path):
+            return reader
+    raise TraceError(f"not a trace in a known format ({', '.join(known)}); say which with --format", path=path)
+
+
+def read_bytes(path: Path, limit: int | None = None) -> bytes:
+    """The file's bytes, gunzipped if it is gzipped; the first `limit` of them if given."""
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else path.open("rb") as stream:
+            data = stream.read(-1 if limit is None else limit)
+    except FileNotFoundError:
+        raise TraceError("no such file", path=path) from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise TraceError(f"the gzip stream is cut off or damaged ({error})", path=path) from None
+    except OSError as error:
+        raise TraceError(f"cannot be read ({error.strerror})", path=path) from None
+    if not data:
+        raise TraceError("the file is empty", path=path)
+    return bytes(data)
+
+
+def read_text(path: Path) -> str:
+    """The file's text; UTF-8, or an error that says at which byte it is not."""
+    data = read_bytes(path)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise TraceError(f"not valid UTF-8 (0x{data[error.start]:02x})", path=path,
+                         place=f"byte {error.start}") from None  # fmt: skip
+
+
+def source_meta(path: Path, engine: str, *notes: str) -> dict[str, Any]:
+    """Standard `meta` of an imported trace: engine, name and SHA-256 of the file as stored, notes."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"source_engine": engine, "source_file": path.name, "source_sha256": digest,
+            "synthetic": False, "notes": list(notes)}  # fmt: skip
+
+
+def need_model(path: Path, model: ModelGeometry | None, lacks: str = "expert bytes") -> ModelGeometry:
+    """The given model, or the error that says to give one."""
+    if model is None:
+        raise TraceError(
+            f"this format has no {lacks}; give --model (known: {', '.join(list_models())})", path=path
+        )
+    return model
+
+
+def with_sizes_of(model: ModelGeometry | None, own: ModelGeometry, path: Path) -> ModelGeometry:
+    """The file's own geometry, or `model`'s sizes in its place, with the file's k, if their shapes agree."""
+    if model is None:
+        return own
+    if model.layer_ids != own.layer_ids or model.experts != own.experts:
+        raise TraceError(f"the file has {own.n_layers} MoE layers of {own.experts} experts, "
+                         f"{model.label} has {model.n_layers} of {model.experts}", path=path)  # fmt: skip
+    return replace(model, top_k=own.top_k)
+
+
+def layer_indices(layer: IntArray, geometry: ModelGeometry, path: Path, place: Callable[[int], str]) -> IntArray:
+    """Index into `geometry.layer_ids` of each layer id; a stranger is an error at `place(its position)`."""
+    ids = np.asarray(geometry.layer_ids)
+    index = np.minimum(np.searchsorted(ids, layer), len(ids) - 1)
+    wrong = np.flatnonzero(ids[index] != layer)
+    if len(wrong):
+        at = int(wrong[0])
+        raise TraceError(f"layer {int(layer[at])} is not an MoE layer of {geometry.label} "
+                         f"({len(ids)} layers, {ids[0]}..{ids[-1]})", path=path, place=place(at))  # fmt: skip
+    return index
+
+
+def check_experts(experts: IntArray, geometry: ModelGeometry, path: Path, place: Callable[[int], str]) -> None:
+    """Expert ids are in range; the first that is not is an error at `place(its position)`."""
+    wrong = np.flatnonzero((experts < 0) | (experts >= geometry.experts))
+    if len(wrong):
+        at = int(wrong[0])
+        raise TraceError(f"expert id {int(experts[at])}, expected 0..{geometry.experts - 1}", path=path,
+                         place=place(at))  # fmt: skip
