@@ -278,7 +278,7 @@ def _lists(file: pq.ParquetFile, name: str, path: object) -> tuple[IntArray, npt
     flat = pc.list_flatten(column)
     if flat.null_count:
         raise TraceError(f"column {name} has empty list items", path=path)
-    return counts.astype(np.int64), flat.to_numpy()
+    return counts.astype(np.int64), np.asarray(flat.to_numpy())
 
 
 def _aligned(file: pq.ParquetFile, name: str, counts: IntArray, path: object) -> npt.NDArray[Any] | None:

@@ -128,7 +128,7 @@ class RoutingTrace:
         return _distinct(self)
 
     @property
-    def eventcsr_offsets(self) -> IntArray:
+    def event_offsets(self) -> IntArray:
         """(E + 1,) look-ups of each event."""
         return self._events[0]
 
@@ -153,7 +153,7 @@ class RoutingTrace:
         return np.diff(self.event_row_offsets)
 
     @cached_property
-    def pass_eventcsr_offsets(self) -> IntArray:
+    def pass_event_offsets(self) -> IntArray:
         """(P + 1,) events of each pass."""
         counts = np.bincount(self.event_pass, minlength=self.n_passes)
         return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
