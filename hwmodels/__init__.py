@@ -1,0 +1,1 @@
+"""What machines can do: profiles, units, costs, VRAM arithmetic, published runs."""

@@ -1,0 +1,270 @@
+"""One machine with one card: what its parts can do, every number with its kind and source.
+
+The simulator composes several profiles, or one several times, into a machine of 1 to N cards. Fields and their
+meanings are tabled in ``docs/hardware.md``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from hwmodels.errors import HardwareError
+from hwmodels.quantity import Count, FamilyRates, Positive, Quantity, Rate, Section, Share, Whole
+from hwmodels.units import mb_per_s
+
+ExpertSource = Literal["pinned", "pageable", "page_cache", "budget"]
+
+
+class Gpu(Section):
+    """The card. Rates are what kernels reach, not the data sheet's bandwidth (kept in `mem_gb_per_s`)."""
+
+    name: str
+    compute_capability: str
+    vram_total_gib: Positive
+    vram_usable_gib: Positive
+    vram_reserve_mib: Quantity
+    mem_gb_per_s: Rate
+    expert_gb_per_s: FamilyRates
+    dense_gb_per_s: FamilyRates
+    compute_tflops: Positive
+    launch_us: Quantity
+    sync_us: Quantity
+    sm_x_ghz: Positive | None = None
+
+    vram_total_bytes: ClassVar[Whole] = Whole()
+    vram_usable_bytes: ClassVar[Whole] = Whole()
+    vram_reserve_bytes: ClassVar[Whole] = Whole()
+    mem_mb_per_s: ClassVar[Whole] = Whole()
+    compute_flop_per_ns: ClassVar[Whole] = Whole()
+    launch_ns: ClassVar[Whole] = Whole()
+    sync_ns: ClassVar[Whole] = Whole()
+
+
+class Link(Section):
+    """Host link of the card, at the rate it negotiated."""
+
+    pcie: str
+    h2d_gb_per_s: Rate
+    d2h_gb_per_s: Rate
+    h2d_pageable_gb_per_s: Rate
+    copy_t0_us: Quantity
+    submit_us: Quantity
+    handoff_us: Quantity
+    handoff_gb_per_s: Rate
+    p2p_us: Quantity | None = None
+    p2p_gb_per_s: Rate | None = None
+    root_port: str | None = None
+    root_port_gb_per_s: Rate | None = None
+
+    h2d_mb_per_s: ClassVar[Whole] = Whole()
+    d2h_mb_per_s: ClassVar[Whole] = Whole()
+    h2d_pageable_mb_per_s: ClassVar[Whole] = Whole()
+    copy_t0_ns: ClassVar[Whole] = Whole()
+    submit_ns: ClassVar[Whole] = Whole()
+    handoff_ns: ClassVar[Whole] = Whole()
+    handoff_mb_per_s: ClassVar[Whole] = Whole()
+    p2p_ns: ClassVar[Whole] = Whole()
+    p2p_mb_per_s: ClassVar[Whole] = Whole()
+    root_port_mb_per_s: ClassVar[Whole] = Whole()
+
+
+class CpuSources(Section):
+    """Rate at which the whole pool reads experts, by the memory they lie in.
+
+    `budget` is the page-locked complement of a resident budget; absent, it equals `pinned`.
+    """
+
+    pinned: FamilyRates
+    pageable: FamilyRates
+    page_cache: FamilyRates
+    budget: FamilyRates | None = None
+
+    def rates(self, source: ExpertSource) -> FamilyRates:
+        """Rates of one source."""
+        if source == "budget":
+            return self.budget or self.pinned
+        if source not in CpuSources.model_fields:
+            raise HardwareError(
+                f"unknown expert source {source!r}; valid ones are {', '.join(CpuSources.model_fields)}"
+            )
+        found: FamilyRates = getattr(self, source)
+        return found
+
+
+class Cpu(Section):
+    """The pool that computes experts from RAM; rates hold for `workers` workers."""
+
+    name: str
+    cores: Count
+    workers: Count
+    expert_gb_per_s: CpuSources
+    expert_gb_per_s_by_workers: dict[int, Rate] = Field(default_factory=dict)
+    dispatch_us: Quantity
+    gflops: Positive | None = None
+
+    dispatch_ns: ClassVar[Whole] = Whole()
+
+    def expert_mb_per_s(self, source: ExpertSource, family: str, workers: int | None = None) -> int:
+        """Whole MB/s of the pool.
+
+        Parameters
+        ----------
+        source, family
+            Where the experts lie, and their quantization family.
+        workers
+            Another worker count than the profile's: the rate is scaled by the measured points (straight lines
+            between them, through the origin below the first, flat above the last).
+
+        Raises
+        ------
+        HardwareError
+            If `workers` is asked for and the profile has no scaling points.
+        """
+        base = self.expert_gb_per_s.rates(source).mb_per_s(family)
+        if workers is None or workers == self.workers.count:
+            return base
+        if not self.expert_gb_per_s_by_workers:
+            raise HardwareError(
+                f"the profile of {self.name} has no rates by worker count, so {workers} cannot be priced"
+            )
+        return max(1, round(base * self._scale(workers) / self._scale(self.workers.count)))
+
+    def _scale(self, workers: int) -> float:
+        points = sorted((n, q.value) for n, q in self.expert_gb_per_s_by_workers.items())
+        before = (0, 0.0)
+        for point in points:
+            if workers <= point[0]:
+                share = (workers - before[0]) / (point[0] - before[0])
+                return before[1] + share * (point[1] - before[1])
+            before = point
+        return before[1]
+
+
+class Dram(Section):
+    """Host memory bandwidth, shared by the CPU pool and every copy engine."""
+
+    stream_gb_per_s: Rate
+    shared_fraction: Share
+    theory_gb_per_s: Rate
+
+    stream_mb_per_s: ClassVar[Whole] = Whole()
+    theory_mb_per_s: ClassVar[Whole] = Whole()
+
+    @property
+    def shared_mb_per_s(self) -> int:
+        """Capacity of the one server that CPU reads and DMA share."""
+        return mb_per_s(self.stream_gb_per_s.value * self.shared_fraction.value)
+
+
+class Ram(Section):
+    """Host memory; what may be page-locked is limited apart from what there is."""
+
+    total_gib: Positive
+    os_reserve_gib: Quantity
+    pin_limit_gib: Quantity
+
+    total_bytes: ClassVar[Whole] = Whole()
+    os_reserve_bytes: ClassVar[Whole] = Whole()
+    pin_limit_bytes: ClassVar[Whole] = Whole()
+
+
+class Disk(Section):
+    """The drive that holds the expert file."""
+
+    name: str
+    seq_gb_per_s: Rate
+    latency_us: Quantity
+    lanes: Count
+    lane_gb_per_s: Rate
+    mmap_fault_gb_per_s: Rate
+    read_ahead_gb_per_s: Rate
+    page_bytes: Count
+
+    seq_mb_per_s: ClassVar[Whole] = Whole()
+    latency_ns: ClassVar[Whole] = Whole()
+    lane_mb_per_s: ClassVar[Whole] = Whole()
+    mmap_fault_mb_per_s: ClassVar[Whole] = Whole()
+    read_ahead_mb_per_s: ClassVar[Whole] = Whole()
+
+
+class HardwareProfile(Section):
+    """A machine with one card.
+
+    Parameters
+    ----------
+    name, aliases
+        What users type.
+    summary
+        One line on whose machine it is.
+    gpu, link, cpu, dram, ram, disk
+        Its parts.
+    """
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9.+-]*$")
+    aliases: tuple[str, ...] = ()
+    summary: str
+    gpu: Gpu
+    link: Link
+    cpu: Cpu
+    dram: Dram
+    ram: Ram
+    disk: Disk
+
+
+def parse_profile(data: dict[str, Any], where: object) -> HardwareProfile:
+    """Check a profile read from TOML.
+
+    Parameters
+    ----------
+    data
+        The tables, any `base` already merged in.
+    where
+        The file, for messages.
+
+    Raises
+    ------
+    HardwareError
+        One sentence that names file and field: a bare number, an unknown key (with the close valid names), a
+        missing field, a value out of range.
+    """
+    try:
+        return HardwareProfile.model_validate(data)
+    except ValidationError as error:
+        raise HardwareError(_sentence(error, data), path=where) from None
+
+
+def _sentence(error: ValidationError, data: dict[str, Any]) -> str:
+    # A misspelt key also leaves its field missing: name the key, which is the cause.
+    details = sorted(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", e["type"] == "missing"))
+    first = details[0]
+    parts = tuple(part for part in first["loc"] if not isinstance(part, int))
+    place, last = ".".join(map(str, parts)), str(parts[-1])
+    given = first["input"]
+    if first["type"] == "extra_forbidden":
+        valid = _valid_names(tuple(map(str, parts[:-1])))
+        prefixed = [name for name in valid if name.startswith(last)]
+        close = prefixed or difflib.get_close_matches(last, valid, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}" if close else f"valid names are {', '.join(valid)}"
+        return f"{place} is not a field; {hint}"
+    if first["type"] == "missing":
+        return f"{place} is missing"
+    if isinstance(given, int | float) and not isinstance(given, bool) and first["type"].startswith("model"):
+        example = f'{last} = {{ value = {given}, kind = "measured", source = "where it was read" }}'
+        return f"{place} is the bare number {given}; every number says what it is, as in {example}"
+    message = first["msg"].removeprefix("Value error, ")
+    shown = "" if isinstance(given, dict) else f" (found {given!r})"
+    return f"{place}: {message[0].lower()}{message[1:]}{shown}"
+
+
+def _valid_names(parents: tuple[str, ...]) -> list[str]:
+    model: Any = HardwareProfile
+    for name in parents:
+        field = model.model_fields.get(name) if isinstance(model, type) and issubclass(model, BaseModel) else None
+        if field is None:  # a table of numbers (rates by worker count): its entries are quantities
+            return list(Quantity.model_fields)
+        options = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        model = next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), Quantity)
+    return list(model.model_fields)

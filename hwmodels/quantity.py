@@ -1,0 +1,184 @@
+"""Numbers that say what they are: value, kind and source, with the unit in the name of the field that holds them.
+
+In a profile a number is written ``h2d_gb_per_s = { value = 28.4, kind = "measured", source = "..." }``. Its
+integer form is read through a view declared beside the field, `h2d_mb_per_s`. The engine uses only the views.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from hwmodels.errors import HardwareError
+from hwmodels.units import bytes_from_gib, bytes_from_mib, mb_per_s, ns_from_us
+
+Kind = Literal["measured", "datasheet", "derived", "assumed"]
+
+FAMILIES = (
+    "iq1 iq2 iq3 iq4 q2 q3 q4 q5 q6 q8 mxfp4 nvfp4 fp16 bf16".split()  # noqa: SIM905
+)
+"""Quantization families that a rate may depend on."""
+
+
+class Whole:
+    """Integer view of a quantity: ``h2d_mb_per_s: ClassVar[Whole] = Whole()`` reads the field ``h2d_gb_per_s``.
+
+    The pairs are ``_mb_per_s`` from ``_gb_per_s``, ``_ns`` from ``_us``, ``_bytes`` from ``_gib`` or ``_mib``, and
+    ``_flop_per_ns`` from ``_tflops``. A view of an absent optional field raises `HardwareError`.
+    """
+
+    _PAIRS = (
+        ("_mb_per_s", "_gb_per_s", mb_per_s),
+        ("_ns", "_us", ns_from_us),
+        ("_bytes", "_gib", bytes_from_gib),
+        ("_bytes", "_mib", bytes_from_mib),
+        ("_flop_per_ns", "_tflops", lambda tera: round(tera * 1000)),
+    )
+
+    def __set_name__(self, owner: type[BaseModel], name: str) -> None:
+        annotations = owner.__annotations__
+        for suffix, field_suffix, convert in self._PAIRS:
+            field = name.removesuffix(suffix) + field_suffix
+            if name.endswith(suffix) and field in annotations:
+                self._field, self._convert = field, convert
+                return
+        raise TypeError(f"{owner.__name__}.{name} has no quantity to be a view of")
+
+    def __get__(self, instance: Any, owner: type) -> int:
+        quantity = getattr(instance, self._field)
+        if quantity is None:
+            raise HardwareError(f"the profile gives no {self._field}, which this run needs")
+        return int(self._convert(quantity.value))
+
+
+class Section(BaseModel):
+    """Base of every part of a profile: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Quantity(Section):
+    """One number with its provenance.
+
+    Parameters
+    ----------
+    value
+        The number, in the unit that the field's name ends with; never negative.
+    kind
+        ``measured`` (somebody printed it), ``datasheet``, ``derived`` (arithmetic on published figures) or
+        ``assumed`` (a guess, reasoned in `source`).
+    source
+        Where it comes from, and the reasoning if it is derived or assumed.
+    spread
+        Lowest and highest value seen, in the same unit.
+    """
+
+    value: float = Field(ge=0, allow_inf_nan=False, strict=True)
+    kind: Kind
+    source: str = Field(min_length=3)
+    spread: tuple[float, float] | None = None
+
+    @property
+    def count(self) -> int:
+        """The value as a whole number, for fields that count things."""
+        return round(self.value)
+
+    @model_validator(mode="after")
+    def _value_inside_spread(self) -> Self:
+        if self.spread and not self.spread[0] <= self.value <= self.spread[1]:
+            raise ValueError(f"value {self.value:g} lies outside its spread {list(self.spread)}")
+        return self
+
+
+def _positive(quantity: Quantity) -> Quantity:
+    if not quantity.value > 0:
+        raise ValueError("must be greater than 0")
+    return quantity
+
+
+def _rate(quantity: Quantity) -> Quantity:
+    if quantity.value < 0.001:
+        raise ValueError("must be at least 0.001 GB/s")
+    return quantity
+
+
+def _count(quantity: Quantity) -> Quantity:
+    if quantity.value < 1 or not math.isclose(quantity.value, round(quantity.value)):
+        raise ValueError("must be a whole number from 1")
+    return quantity
+
+
+def _share(quantity: Quantity) -> Quantity:
+    if not 0 < quantity.value <= 1:
+        raise ValueError("must be a share above 0 and up to 1")
+    return quantity
+
+
+Positive = Annotated[Quantity, AfterValidator(_positive)]
+Rate = Annotated[Quantity, AfterValidator(_rate)]
+Count = Annotated[Quantity, AfterValidator(_count)]
+Share = Annotated[Quantity, AfterValidator(_share)]
+
+
+class FamilyRates(Section):
+    """GB/s by quantization family; a family without a figure of its own uses `default`."""
+
+    default: Rate
+    iq1: Rate | None = None
+    iq2: Rate | None = None
+    iq3: Rate | None = None
+    iq4: Rate | None = None
+    q2: Rate | None = None
+    q3: Rate | None = None
+    q4: Rate | None = None
+    q5: Rate | None = None
+    q6: Rate | None = None
+    q8: Rate | None = None
+    mxfp4: Rate | None = None
+    nvfp4: Rate | None = None
+    fp16: Rate | None = None
+    bf16: Rate | None = None
+
+    def of(self, family: str) -> Quantity:
+        """The quantity for a family.
+
+        Raises
+        ------
+        HardwareError
+            For a word that is no quantization family.
+        """
+        if family not in FAMILIES:
+            raise HardwareError(f"unknown quantization family {family!r}; valid ones are {', '.join(FAMILIES)}")
+        found: Quantity | None = getattr(self, family)
+        return found or self.default
+
+    def mb_per_s(self, family: str) -> int:
+        """Whole MB/s for a family."""
+        return mb_per_s(self.of(family).value)
+
+
+def quant_family(quant: str) -> str:
+    """Family of a quantization's name: ``UD-Q4_K_XL`` is ``q4``, ``IQ2_XS`` is ``iq2``, ``F16`` is ``fp16``.
+
+    Raises
+    ------
+    HardwareError
+        If the name holds none of the known families.
+    """
+    name = quant.lower()
+    for special, family in (
+        ("mxfp4", "mxfp4"),
+        ("nvfp4", "nvfp4"),
+        ("bf16", "bf16"),
+        ("fp16", "fp16"),
+        ("f16", "fp16"),
+    ):
+        if special in name:
+            return family
+    found = re.search(r"(?<![a-z])i?q\d", name)
+    if not found or found[0] not in FAMILIES:
+        raise HardwareError(f"no quantization family in {quant!r}; known families are {', '.join(FAMILIES)}")
+    return found[0]

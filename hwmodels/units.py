@@ -1,0 +1,125 @@
+"""Sizes, rates and times: text at the edge, integers inside.
+
+Inside the program a size is a whole number of bytes, a time a whole number of nanoseconds and a rate a whole
+number of MB/s (10^6 bytes a second). GB = 10^9 bytes, GiB = 2^30 bytes; the two differ by 7 %, which is more than
+most effects that a simulation is asked about, so a number without a unit is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from hwmodels.errors import HardwareError
+
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
+
+_CANONICAL = {"B": 1, "kB": KB, "MB": MB, "GB": GB, "TB": TB, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
+# Whole words in one case are taken too; a mixed "Mb" is not, because it may mean bits.
+_UNITS = {spelling: n for unit, n in _CANONICAL.items() for spelling in (unit, unit.lower(), unit.upper())}
+_TEXT = re.compile(r"\s*([+-]?\d+(?:_\d+)*(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-z]*)\s*(/\s*s)?\s*")
+
+
+def parse_size(text: str | int | float) -> int:
+    """Bytes of a size such as ``4000MiB``, ``64 GB`` or ``1.5TiB``.
+
+    Parameters
+    ----------
+    text
+        Number and unit: B, kB, MB, GB, TB (powers of ten) or KiB, MiB, GiB, TiB (powers of two).
+
+    Returns
+    -------
+    int
+        Whole bytes, fractions of a byte cut off.
+
+    Raises
+    ------
+    HardwareError
+        For a bare number, an unknown unit, or a negative size.
+    """
+    number, unit = _split(text, per_second=False)
+    if not unit:
+        decimal, binary = int(number * MB), int(number * MIB)
+        raise HardwareError(
+            f"size {text} has no unit; write {text}MB for {decimal:,} bytes or {text}MiB for {binary:,} bytes"
+        )
+    return int(number * _unit(unit, text))
+
+
+def parse_rate(text: str | int | float) -> int:
+    """MB/s (10^6 bytes a second) of a rate such as ``28.4GB/s`` or ``28.4 GiB/s``, rounded to the nearest.
+
+    Raises
+    ------
+    HardwareError
+        For a bare number, an unknown unit, a missing ``/s``, or a rate below 1 MB/s.
+    """
+    number, unit = _split(text, per_second=True)
+    if not unit:
+        raise HardwareError(f"rate {text} has no unit; write {text}GB/s or {text}GiB/s")
+    rate = round(number * _unit(unit, text) / MB)
+    if rate < 1:
+        raise HardwareError(f"rate {text} is below 1 MB/s; a link that moves nothing cannot be simulated")
+    return rate
+
+
+def format_bytes(nbytes: int) -> str:
+    """Both readings of a size: ``4.19 GB (3.91 GiB)``; below 10^9 bytes in MB and MiB, below 10^6 in bytes."""
+    magnitude = abs(nbytes)
+    if magnitude >= TB:
+        return f"{nbytes / TB:.2f} TB ({nbytes / TIB:.2f} TiB)"
+    if magnitude >= GB:
+        return f"{nbytes / GB:.2f} GB ({nbytes / GIB:.2f} GiB)"
+    if magnitude >= MB:
+        return f"{nbytes / MB:.2f} MB ({nbytes / MIB:.2f} MiB)"
+    return f"{nbytes:,} B"
+
+
+def ns_for_bytes(nbytes: int, mb_per_s: int) -> int:
+    """Nanoseconds to move `nbytes` at `mb_per_s` (10^6 bytes a second), rounded up; no latency in it."""
+    if nbytes < 0 or mb_per_s <= 0:
+        raise HardwareError(f"cannot time {nbytes} bytes at {mb_per_s} MB/s; bytes >= 0 and a rate > 0 are needed")
+    return -(-nbytes * 1000 // mb_per_s)
+
+
+def mb_per_s(gb_per_s: float) -> int:
+    """Whole MB/s of a rate in GB/s."""
+    return round(gb_per_s * 1000)
+
+
+def ns_from_us(us: float) -> int:
+    """Whole nanoseconds of a time in microseconds."""
+    return round(us * 1000)
+
+
+def bytes_from_gib(gib: float) -> int:
+    """Whole bytes of a size in GiB, fractions cut off."""
+    return int(gib * GIB)
+
+
+def bytes_from_mib(mib: float) -> int:
+    """Whole bytes of a size in MiB, fractions cut off."""
+    return int(mib * MIB)
+
+
+def _split(text: str | int | float, *, per_second: bool) -> tuple[Fraction, str]:
+    found = _TEXT.fullmatch(str(text))
+    example = "28.4GB/s" if per_second else "4000MiB"
+    kind = "rate" if per_second else "size"
+    if not found:
+        raise HardwareError(f"cannot read the {kind} {str(text)!r}; write a number and a unit, as in {example}")
+    number = Fraction(found[1].replace("_", ""))
+    if number < 0:
+        raise HardwareError(f"{kind} {text} is negative")
+    if found[2] and bool(found[3]) != per_second:
+        fix = "append /s" if per_second else "drop /s"
+        raise HardwareError(f"{str(text)!r} is not a {kind}; {fix}, as in {example}")
+    return number, found[2]
+
+
+def _unit(unit: str, text: str | int | float) -> int:
+    if unit not in _UNITS:
+        raise HardwareError(f"unknown unit {unit!r} in {str(text)!r}; valid units are {', '.join(_CANONICAL)}")
+    return _UNITS[unit]
