@@ -1,0 +1,27 @@
+"""Who stays and who comes early: eviction, admission, prefetch and placement policies, one file each."""
+
+from policies.protocol import (
+    AdmissionPolicy,
+    Event,
+    EvictionPolicy,
+    Future,
+    PlacementPolicy,
+    PolicyError,
+    Pool,
+    PrefetchPolicy,
+)
+from policies.registry import available, create, describe
+
+__all__ = [
+    "AdmissionPolicy",
+    "Event",
+    "EvictionPolicy",
+    "Future",
+    "PlacementPolicy",
+    "PolicyError",
+    "Pool",
+    "PrefetchPolicy",
+    "available",
+    "create",
+    "describe",
+]

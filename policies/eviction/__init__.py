@@ -1,0 +1,1 @@
+"""Built-in eviction policies, one file each."""

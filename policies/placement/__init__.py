@@ -1,0 +1,1 @@
+"""Built-in placement policies, one file each."""

@@ -1,0 +1,56 @@
+"""A ranked list of experts from a file: what a user measured before.
+
+    rank: the file's order
+
+The file is CSV with columns `layer,expert` (layer as an index over MoE layers) in rank order, optionally
+`count`, which then gives the order.
+Source: thecodacus/llama.cpp#5 (profile CSV).
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from policies.protocol import Future, PlacementPolicy, PolicyError, Pool
+
+
+@dataclass(frozen=True)
+class Profile(PlacementPolicy):
+    """Experts in the order of a profile file."""
+
+    name: ClassVar[str] = "profile"
+    source: ClassVar[str] = "thecodacus/llama.cpp#5"
+
+    file: str = ""
+
+    def rank(self, pool: Pool, future: Future | None) -> list[int]:
+        """Keys in the file's order; a row outside the model is an error that names the line."""
+        path = Path(self.file)
+        if not self.file or not path.is_file():
+            raise PolicyError(f"placement profile: no such file {self.file!r} (give profile:file=PATH)")
+        ranked: list[tuple[float, int]] = []
+        with path.open(newline="", encoding="utf-8") as stream:
+            reader = csv.DictReader(stream)
+            if not {"layer", "expert"} <= set(reader.fieldnames or ()):
+                raise PolicyError(
+                    f"{path}: line 1: expected columns layer,expert[,count], found {reader.fieldnames}"
+                )
+            for line, row in enumerate(reader, start=2):
+                try:
+                    layer, expert = int(row["layer"]), int(row["expert"])
+                    weight = float(row["count"]) if row.get("count") else 0.0
+                except (TypeError, ValueError):
+                    raise PolicyError(f"{path}: line {line}: expected integers, found {dict(row)}") from None
+                if not (0 <= layer < pool.layers and 0 <= expert < pool.experts):
+                    raise PolicyError(
+                        f"{path}: line {line}: layer {layer}, expert {expert} is outside the model "
+                        f"({pool.layers} x {pool.experts})"
+                    )
+                ranked.append((-weight, layer * pool.experts + expert))
+        keys = [key for _, key in sorted(ranked, key=lambda item: item[0])]
+        if len(set(keys)) != len(keys):
+            raise PolicyError(f"{path}: an expert is listed twice")
+        return keys

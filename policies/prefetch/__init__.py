@@ -1,0 +1,1 @@
+"""Built-in prefetch policies, one file each."""

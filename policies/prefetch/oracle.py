@@ -1,0 +1,62 @@
+"""The true experts of the next events: the ceiling of any predictor.
+
+    propose: when an event is done, the sets of the next `window` events, nearest first
+
+`window` counts events, i.e. layers: 1 is the next layer, the model's layers make one token.
+Source: "oracle" arms of Niko1221/Strata PR #3265.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from policies.protocol import Allocator, Event, Future, Ints, PolicyError, Pool, PrefetchPolicy
+
+
+class OracleState(NamedTuple):
+    """The trace's look-ups; `done` marks the last event already proposed."""
+
+    keys: Sequence[int]
+    offsets: Sequence[int]
+    done: Ints
+    window: int
+
+
+@dataclass(frozen=True)
+class Oracle(PrefetchPolicy):
+    """Perfect look-ahead over `window` events."""
+
+    name: ClassVar[str] = "oracle"
+    source: ClassVar[str] = "Niko1221/Strata PR #3265"
+    needs_future: ClassVar[bool] = True
+    at_layer: ClassVar[bool] = True
+
+    window: int = 1
+
+    def start(self, pool: Pool, alloc: Allocator, future: Future | None, predictions: Any) -> OracleState:
+        """Nothing proposed."""
+        if future is None:
+            raise PolicyError(f"policy {self.name} needs the future of the trace")
+        if self.window < 1:
+            raise PolicyError(f"prefetch policy oracle: window is {self.window}, expected at least 1")
+        return OracleState(future.keys, future.event_offsets, alloc.ints(1, -1), self.window)
+
+    @staticmethod
+    def learn(state: OracleState, event: Event) -> None:
+        """Nothing to learn."""
+
+    @staticmethod
+    def propose(state: OracleState, event: Event, keys: Ints, deadlines: Ints) -> int:
+        """Sets of the events ahead, nearest first."""
+        n = 0
+        last = min(event.number + state.window, len(state.offsets) - 2)
+        for ahead in range(event.number + 1, last + 1):
+            for look_up in range(state.offsets[ahead], state.offsets[ahead + 1]):
+                if n == len(keys):
+                    return n
+                keys[n] = state.keys[look_up]
+                deadlines[n] = ahead
+                n += 1
+        return n

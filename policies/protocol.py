@@ -1,0 +1,225 @@
+"""What a policy is: the whole seam between the simulator and an algorithm.
+
+Keys are integers, `layer_index * experts + expert`. A policy is a small frozen dataclass whose fields are its
+parameters; `start` makes its **state**, and the other methods are static functions of that state. State is
+any object. Policies that want to run compiled keep it in a `NamedTuple` of sequences made by the given
+allocator (Python lists under the SimPy engine, numpy arrays in the kernel) and use only scalar indexing,
+integer and float arithmetic, loops and the helpers of `policies.structures`: the same source then serves
+both engines. Everything else runs under the SimPy engine as it is (`compiled = False`).
+
+An event goes through the seam in this order:
+
+1. the cache classifies its members against the residency before the event, and protects them;
+2. misses are served;
+3. `learn(state, event)`: the policy sees the whole event, members resident or not;
+4. for each miss that admission lets in, in the event's order: while room is short
+   `victim(state, scope, incoming, guard, tick)` names a resident to leave, `remove` is called for it, and
+   at last `insert` for the newcomer.
+
+`victim` may return `incoming` itself, which means: do not admit it. It returns -1 if every resident is
+protected. A key is protected while `guard[key] >= tick`. Ties go to the older stamp, then to the lower key.
+
+Causal policies cannot see the future: only a class that declares `needs_future` is handed a `Future`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import MutableSequence, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+Ints = MutableSequence[int]
+Floats = MutableSequence[float]
+NEVER = 1 << 62
+"""Event index of a use that does not come; also the guard of a key that may not leave."""
+
+
+class PolicyError(ValueError):
+    """A policy name or parameter that is not valid; the message lists what is."""
+
+
+class Allocator(Protocol):
+    """Makes the sequences of a state: lists for the SimPy engine, arrays for the kernel."""
+
+    def ints(self, n: int, fill: int = 0) -> Ints:
+        """`n` integers, all `fill`."""
+        ...
+
+    def floats(self, n: int, fill: float = 0.0) -> Floats:
+        """`n` floats, all `fill`."""
+        ...
+
+
+class Lists:
+    """The allocator of plain Python lists."""
+
+    @staticmethod
+    def ints(n: int, fill: int = 0) -> Ints:
+        """`n` integers, all `fill`."""
+        return [fill] * n
+
+    @staticmethod
+    def floats(n: int, fill: float = 0.0) -> Floats:
+        """`n` floats, all `fill`."""
+        return [fill] * n
+
+
+class Pool(NamedTuple):
+    """What a policy may know of the cache that it manages.
+
+    A *scope* is a part with a capacity of its own: one for a global pool, one a layer for layer quotas.
+    """
+
+    keys: int
+    layers: int
+    experts: int
+    top_k: int
+    scopes: int
+    scope_of: Ints
+    """(keys,) scope of each key."""
+    size_of: Ints
+    """(keys,) bytes of each expert."""
+    capacity: Ints
+    """(scopes,) bytes."""
+    slots: Ints
+    """(scopes,) whole experts of the scope's largest size that fit, at least 1."""
+
+
+class Event(NamedTuple):
+    """One (pass, layer): the set of distinct experts wanted, in order of their last row."""
+
+    number: int
+    """Running number of the event: the policy's clock."""
+    pass_index: int
+    layer: int
+    offset: int
+    """Running number of the event's first look-up."""
+    keys: Sequence[int]
+    rows: Sequence[int]
+    """How many rows of the pass want each key."""
+    hits: Sequence[int]
+    """1 where the key was resident before the event, else 0."""
+
+
+class Future(NamedTuple):
+    """What only an oracle is given."""
+
+    next_use: Sequence[int]
+    """(look-ups,) index of the next event that wants the same key; NEVER if none does."""
+    event_offsets: Sequence[int]
+    """(events + 1,) look-ups of each event."""
+    keys: Sequence[int]
+    """(look-ups,) keys."""
+    counts: Sequence[int]
+    """(keys,) events that want each key, over the whole trace."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What all kinds share: a name, a source, and capabilities declared on the class."""
+
+    name: ClassVar[str]
+    source: ClassVar[str]
+    needs_future: ClassVar[bool] = False
+    compiled: ClassVar[bool] = True
+
+
+class EvictionPolicy(Policy, ABC):
+    """Decides which resident leaves when room is short."""
+
+    may_evict_members: ClassVar[bool] = False
+    """Whether members of the current event may leave after they were served (bounds with bypass)."""
+    default_placement: ClassVar[str] = "none"
+    """Placement used when the user names none."""
+
+    @abstractmethod
+    def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> Any:
+        """Fresh state for one run."""
+
+    @staticmethod
+    @abstractmethod
+    def learn(state: Any, event: Event) -> None:
+        """See one whole event; called once an event, before any admission of it."""
+
+    @staticmethod
+    @abstractmethod
+    def insert(state: Any, key: int) -> None:
+        """`key` has become resident."""
+
+    @staticmethod
+    @abstractmethod
+    def remove(state: Any, key: int) -> None:
+        """`key` is resident no more."""
+
+    @staticmethod
+    @abstractmethod
+    def victim(state: Any, scope: int, incoming: int, guard: Sequence[int], tick: int) -> int:
+        """Resident of `scope` that leaves for `incoming`; `incoming` to bypass; -1 if all are protected."""
+
+
+class AdmissionPolicy(Policy, ABC):
+    """Decides whether a miss may take a slot, and what changes between passes."""
+
+    periodic: ClassVar[bool] = False
+    """Whether `pass_done` is to be called."""
+
+    @abstractmethod
+    def start(self, pool: Pool, alloc: Allocator) -> Any:
+        """Fresh state for one run."""
+
+    @staticmethod
+    @abstractmethod
+    def learn(state: Any, event: Event) -> None:
+        """See one whole event, before `select`."""
+
+    @staticmethod
+    @abstractmethod
+    def select(state: Any, event: Event, misses: Ints, n: int) -> int:
+        """Reorder `misses[:n]` (positions in `event.keys`) so that those to admit come first; return how many."""
+
+    @staticmethod
+    def accepts(state: Any, incoming: int, victim: int) -> bool:
+        """Whether `incoming` may displace `victim`, asked when the victim is known."""
+        return True
+
+    @staticmethod
+    def pass_done(state: Any, pass_index: int, resident: Sequence[int], newcomers: Ints, victims: Ints) -> int:
+        """Swaps to make between two passes, written into `newcomers` and `victims` (-1: a free slot); how many."""
+        return 0
+
+
+class PrefetchPolicy(Policy, ABC):
+    """Asks for copies ahead of need."""
+
+    at_router: ClassVar[bool] = False
+    """Called when an event's experts are known, before it is served."""
+    at_layer: ClassVar[bool] = False
+    """Called when an event is done."""
+    at_pass: ClassVar[bool] = False
+    """Called when a pass is done, with its last event."""
+
+    @abstractmethod
+    def start(self, pool: Pool, alloc: Allocator, future: Future | None, predictions: Any) -> Any:
+        """Fresh state; `predictions` is what the trace recorded, by look-ahead depth, or None."""
+
+    @staticmethod
+    @abstractmethod
+    def learn(state: Any, event: Event) -> None:
+        """See one whole event; called when it is done."""
+
+    @staticmethod
+    @abstractmethod
+    def propose(state: Any, event: Event, keys: Ints, deadlines: Ints) -> int:
+        """Write wanted keys, most urgent first, and the event index each is wanted for; return how many.
+
+        Both sequences have room for `pool.keys` entries. A copy not begun by its deadline is cancelled.
+        """
+
+
+class PlacementPolicy(Policy, ABC):
+    """Decides who is resident at the start."""
+
+    @abstractmethod
+    def rank(self, pool: Pool, future: Future | None) -> list[int]:
+        """Keys in the order in which they fill the slots; may be shorter than the pool."""

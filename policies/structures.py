@@ -1,0 +1,247 @@
+"""Containers over integer keys that run alike on Python lists and on numpy arrays.
+
+`Links`: any number of doubly linked lists in which each key stands at most once (front = next to leave).
+`Packed`: an unordered set a scope, for policies that look at every resident.
+`Heap`: a min-heap a scope ordered by (score, stamp, key), with update and removal of any key.
+
+Only scalar indexing and arithmetic are used, so that the kernel can compile these functions as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from policies.protocol import Allocator, Floats, Ints, Pool
+
+
+class Links(NamedTuple):
+    """Circular lists with one sentinel each; sentinel of list i is node `keys + i`."""
+
+    prev: Ints
+    next: Ints
+    size: Ints
+    """(lists,) members of each list."""
+    home: Ints
+    """(keys,) list in which a key stands, or -1."""
+
+
+def links(alloc: Allocator, keys: int, lists: int) -> Links:
+    """Empty lists."""
+    made = Links(alloc.ints(keys + lists), alloc.ints(keys + lists), alloc.ints(lists), alloc.ints(keys, -1))
+    for node in range(keys, keys + lists):
+        made.prev[node] = node
+        made.next[node] = node
+    return made
+
+
+def push_back(s: Links, which: int, key: int) -> None:
+    """Append `key`, which must stand in no list."""
+    end = len(s.home) + which
+    last = s.prev[end]
+    s.next[last] = key
+    s.prev[key] = last
+    s.next[key] = end
+    s.prev[end] = key
+    s.home[key] = which
+    s.size[which] += 1
+
+
+def push_by_stamp(s: Links, which: int, key: int, stamp: Sequence[int]) -> None:
+    """Insert `key` before the members at the back that have a newer stamp."""
+    end = len(s.home) + which
+    after = s.prev[end]
+    while after != end and stamp[after] > stamp[key]:
+        after = s.prev[after]
+    before = s.next[after]
+    s.next[after] = key
+    s.prev[key] = after
+    s.next[key] = before
+    s.prev[before] = key
+    s.home[key] = which
+    s.size[which] += 1
+
+
+def unlink(s: Links, key: int) -> None:
+    """Take `key` out of the list in which it stands."""
+    before, after = s.prev[key], s.next[key]
+    s.next[before] = after
+    s.prev[after] = before
+    s.size[s.home[key]] -= 1
+    s.home[key] = -1
+
+
+def front(s: Links, which: int) -> int:
+    """First member, or -1."""
+    first = s.next[len(s.home) + which]
+    return first if first < len(s.home) else -1
+
+
+def first_free(s: Links, which: int, guard: Sequence[int], tick: int) -> int:
+    """First member that is not protected, or -1."""
+    end = len(s.home) + which
+    node = s.next[end]
+    while node != end and guard[node] >= tick:
+        node = s.next[node]
+    return node if node != end else -1
+
+
+class Packed(NamedTuple):
+    """Members of each scope side by side, for full scans."""
+
+    items: Ints
+    place: Ints
+    """(keys,) index into `items`, or -1."""
+    base: Ints
+    """(scopes + 1,) first index of each scope."""
+    size: Ints
+
+
+def packed(alloc: Allocator, pool: Pool) -> Packed:
+    """Empty sets, one a scope."""
+    made = Packed(
+        alloc.ints(pool.keys), alloc.ints(pool.keys, -1), alloc.ints(pool.scopes + 1), alloc.ints(pool.scopes)
+    )
+    for key in range(pool.keys):
+        made.base[pool.scope_of[key] + 1] += 1
+    for scope in range(pool.scopes):
+        made.base[scope + 1] += made.base[scope]
+    return made
+
+
+def packed_add(s: Packed, scope: int, key: int) -> None:
+    """Add a key that is not a member."""
+    at = s.base[scope] + s.size[scope]
+    s.items[at] = key
+    s.place[key] = at
+    s.size[scope] += 1
+
+
+def packed_remove(s: Packed, scope: int, key: int) -> None:
+    """Remove a member; the last one takes its place."""
+    at = s.place[key]
+    s.size[scope] -= 1
+    moved = s.items[s.base[scope] + s.size[scope]]
+    s.items[at] = moved
+    s.place[moved] = at
+    s.place[key] = -1
+
+
+class Heap(NamedTuple):
+    """Min-heaps over (score, stamp, key), one a scope, stored in one array."""
+
+    items: Ints
+    place: Ints
+    base: Ints
+    size: Ints
+    score: Floats
+    """(keys,) set by the owner, followed by `heap_fix` where the key is a member."""
+    stamp: Ints
+    """(keys,) breaks ties, older first; likewise."""
+
+
+def heap(alloc: Allocator, pool: Pool) -> Heap:
+    """Empty heaps."""
+    flat = packed(alloc, pool)
+    return Heap(*flat, alloc.floats(pool.keys), alloc.ints(pool.keys))
+
+
+def _less(s: Heap, a: int, b: int) -> bool:
+    if s.score[a] != s.score[b]:
+        return s.score[a] < s.score[b]
+    if s.stamp[a] != s.stamp[b]:
+        return s.stamp[a] < s.stamp[b]
+    return a < b
+
+
+def _sift_up(s: Heap, base: int, i: int) -> int:
+    key = s.items[base + i]
+    while i > 0:
+        parent = (i - 1) >> 1
+        other = s.items[base + parent]
+        if not _less(s, key, other):
+            break
+        s.items[base + i] = other
+        s.place[other] = base + i
+        i = parent
+    s.items[base + i] = key
+    s.place[key] = base + i
+    return i
+
+
+def _sift_down(s: Heap, base: int, i: int, n: int) -> None:
+    key = s.items[base + i]
+    while True:
+        child = 2 * i + 1
+        if child >= n:
+            break
+        if child + 1 < n and _less(s, s.items[base + child + 1], s.items[base + child]):
+            child += 1
+        other = s.items[base + child]
+        if not _less(s, other, key):
+            break
+        s.items[base + i] = other
+        s.place[other] = base + i
+        i = child
+    s.items[base + i] = key
+    s.place[key] = base + i
+
+
+def heap_push(s: Heap, scope: int, key: int) -> None:
+    """Add a key whose score and stamp are set."""
+    base = s.base[scope]
+    n = s.size[scope]
+    s.items[base + n] = key
+    s.size[scope] = n + 1
+    _sift_up(s, base, n)
+
+
+def heap_fix(s: Heap, scope: int, key: int) -> None:
+    """Restore order after a member's score or stamp changed."""
+    base = s.base[scope]
+    at = _sift_up(s, base, s.place[key] - base)
+    _sift_down(s, base, at, s.size[scope])
+
+
+def heap_remove(s: Heap, scope: int, key: int) -> None:
+    """Remove any member."""
+    base = s.base[scope]
+    at = s.place[key] - base
+    n = s.size[scope] - 1
+    s.size[scope] = n
+    s.place[key] = -1
+    if at < n:
+        moved = s.items[base + n]
+        s.items[base + at] = moved
+        s.place[moved] = base + at
+        _sift_down(s, base, _sift_up(s, base, at), n)
+
+
+def heap_first_free(s: Heap, scope: int, guard: Sequence[int], tick: int) -> int:
+    """Least member that is not protected, or -1.
+
+    Protected members above it are set aside and put back: at most as many as there are protected ones.
+    """
+    base = s.base[scope]
+    full = s.size[scope]
+    found = -1
+    # Protected tops move to the free end of the heap's own array, then come back.
+    while s.size[scope] > 0:
+        top = s.items[base]
+        if guard[top] < tick:
+            found = top
+            break
+        n = s.size[scope] - 1
+        last = s.items[base + n]
+        s.items[base] = last
+        s.place[last] = base
+        s.items[base + n] = top
+        s.place[top] = base + n
+        s.size[scope] = n
+        if n > 0:
+            _sift_down(s, base, 0, n)
+    while s.size[scope] < full:
+        n = s.size[scope]
+        s.size[scope] = n + 1
+        _sift_up(s, base, n)
+    return found

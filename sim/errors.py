@@ -1,0 +1,7 @@
+"""The error of the user's making that this package raises."""
+
+from __future__ import annotations
+
+
+class SimError(ValueError):
+    """One sentence: what is wrong, where, and what would be right."""

@@ -1,0 +1,225 @@
+"""The residency of one cache: who is in, what it costs, and the order in which a policy is asked.
+
+Both the replay and the timed engine drive this class, so that they cannot disagree on a decision.
+
+Invariants, checked by the property tests: bytes used never exceed a scope's capacity; a protected key never
+leaves; an event larger than its scope is served in waves and its own members then make room for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from policies.protocol import (
+    NEVER,
+    AdmissionPolicy,
+    Event,
+    EvictionPolicy,
+    Future,
+    Lists,
+    PlacementPolicy,
+    Pool,
+)
+from sim.errors import SimError
+from traces import ModelGeometry, RoutingTrace
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Room for experts: `total_bytes`, or `slots_per_layer` whole experts of each layer.
+
+    `scope` is `global` (one pool) or `layer` (every layer has a quota of its own: an equal share of the bytes,
+    or its slots).
+    """
+
+    total_bytes: int | None = None
+    slots_per_layer: int | None = None
+    scope: str = "global"
+
+    def __post_init__(self) -> None:
+        if (self.total_bytes is None) == (self.slots_per_layer is None):
+            raise SimError(
+                "give a capacity either in bytes (--capacity 4000MiB) or in slots (--slots-per-layer 32)"
+            )
+        if self.scope not in ("global", "layer"):
+            raise SimError(f"unknown scope {self.scope!r} (known: global, layer)")
+        if (self.total_bytes or self.slots_per_layer or 0) < 0:
+            raise SimError("a capacity cannot be negative")
+
+    def per_scope(self, geometry: ModelGeometry) -> list[int]:
+        """Bytes of each scope."""
+        if self.slots_per_layer is not None:
+            layers = [self.slots_per_layer * size for size in geometry.expert_bytes]
+        else:
+            assert self.total_bytes is not None
+            layers = [self.total_bytes // geometry.n_layers] * geometry.n_layers
+        if self.scope == "layer":
+            return layers
+        return [sum(layers) if self.total_bytes is None else self.total_bytes]
+
+
+def make_pool(geometry: ModelGeometry, capacity: Capacity) -> Pool:
+    """The policy's view of a cache over the whole model."""
+    per_layer = capacity.scope == "layer"
+    room = capacity.per_scope(geometry)
+    sizes = [size for size in geometry.expert_bytes for _ in range(geometry.experts)]
+    scope_of = [layer if per_layer else 0 for layer in range(geometry.n_layers) for _ in range(geometry.experts)]
+    largest = list(geometry.expert_bytes) if per_layer else [max(geometry.expert_bytes)]
+    return Pool(
+        keys=geometry.n_experts,
+        layers=geometry.n_layers,
+        experts=geometry.experts,
+        top_k=geometry.top_k,
+        scopes=len(room),
+        scope_of=scope_of,
+        size_of=sizes,
+        capacity=room,
+        slots=[max(1, bytes_ // size) for bytes_, size in zip(room, largest, strict=True)],
+    )
+
+
+def make_future(trace: RoutingTrace) -> Future:
+    """What an oracle may know, as plain lists."""
+    next_use = trace.next_use
+    next_use = np.where(next_use >= trace.n_events, NEVER, next_use)
+    return Future(
+        next_use.tolist(),
+        trace.event_offsets.tolist(),
+        trace.keys.tolist(),
+        np.bincount(trace.keys, minlength=trace.geometry.n_experts).tolist(),
+    )
+
+
+class CachePool:
+    """Residents of one cache under an eviction and an admission policy.
+
+    Parameters
+    ----------
+    pool
+        Sizes and capacities.
+    eviction, admission
+        The policies; their state lives here.
+    future
+        Given to a policy only if it declares that it needs it.
+    overflow
+        An event larger than its scope stays whole until the next one, over the capacity, as some replay tools
+        have it; by default it is served in waves and the capacity holds.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        eviction: EvictionPolicy,
+        admission: AdmissionPolicy,
+        future: Future | None = None,
+        *,
+        overflow: bool = False,
+    ) -> None:
+        self.pool = pool
+        self.eviction = eviction
+        self.admission = admission
+        self.overflow = overflow
+        self.state = eviction.start(pool, Lists, future if eviction.needs_future else None)
+        self.admission_state = admission.start(pool, Lists)
+        self.resident = [0] * pool.keys
+        self.used = [0] * pool.scopes
+        self.guard = [-1] * pool.keys
+        self.evictions = 0
+        self.evicted: list[int] = []
+        """Keys that left in the last call of `admit`."""
+        self._learn = eviction.learn
+        self._victim = eviction.victim
+        self._misses = [0] * pool.keys
+
+    def place(self, ranked: Iterable[int]) -> list[int]:
+        """Fill empty room with keys in rank order, hottest first; returns those that fit."""
+        room = [c - u for c, u in zip(self.pool.capacity, self.used, strict=True)]
+        chosen = []
+        for key in ranked:
+            scope, size = self.pool.scope_of[key], self.pool.size_of[key]
+            if size <= room[scope] and not self.resident[key]:
+                room[scope] -= size
+                chosen.append(key)
+        for key in reversed(chosen):  # the hottest comes in last, so that recency agrees with rank
+            self._insert(key)
+        return chosen
+
+    def lookup(self, index: int, keys: list[int]) -> list[int]:
+        """Residency of each member before the event; members are protected from now on."""
+        resident, guard = self.resident, self.guard
+        for key in keys:
+            if guard[key] < index:
+                guard[key] = index
+        return [resident[key] for key in keys]
+
+    def learn(self, event: Event) -> list[int]:
+        """Show the event to the policies; returns the misses to admit, as positions in `event.keys`."""
+        self._learn(self.state, event)
+        misses = self._misses
+        n = 0
+        for i, hit in enumerate(event.hits):
+            if not hit:
+                misses[n] = i
+                n += 1
+        self.admission.learn(self.admission_state, event)
+        return misses[: self.admission.select(self.admission_state, event, misses, n)]
+
+    def admit(self, key: int, index: int, *, forced: bool = True) -> bool:
+        """Make room for `key` and insert it; False if it is turned away. `evicted` lists who left.
+
+        With `forced` the event's own members may make room when nothing else is left (a new wave).
+        """
+        pool = self.pool
+        self.evicted = []
+        scope, size = pool.scope_of[key], pool.size_of[key]
+        capacity = pool.capacity[scope]
+        if size > capacity and not self.overflow:
+            return False
+        tick = index + 1 if self.eviction.may_evict_members else index
+        while self.used[scope] + size > capacity:
+            victim = self._victim(self.state, scope, key, self.guard, tick)
+            if victim < 0:
+                if self.overflow:
+                    break
+                if not forced:
+                    return False
+                victim = self._victim(self.state, scope, key, self.guard, index + 1)
+            if victim < 0 or victim == key:
+                return False
+            if not self.admission.accepts(self.admission_state, key, victim):
+                return False
+            self._remove(victim)
+            self.evicted.append(victim)
+        self._insert(key)
+        return True
+
+    def trim(self, scope: int, index: int) -> None:
+        """With `overflow`: evict until `scope` fits again, members of event `index` excepted."""
+        while self.used[scope] > self.pool.capacity[scope]:
+            victim = self._victim(self.state, scope, -1, self.guard, index)
+            if victim < 0:
+                break
+            self._remove(victim)
+
+    def drop(self, key: int) -> None:
+        """Take a resident out whatever the policy thinks (swaps, cancelled copies)."""
+        self._remove(key)
+
+    def _insert(self, key: int) -> None:
+        self.resident[key] = 1
+        self.used[self.pool.scope_of[key]] += self.pool.size_of[key]
+        self.eviction.insert(self.state, key)
+
+    def _remove(self, key: int) -> None:
+        self.resident[key] = 0
+        self.used[self.pool.scope_of[key]] -= self.pool.size_of[key]
+        self.evictions += 1
+        self.eviction.remove(self.state, key)
+
+
+def start_placement(pool: CachePool, placement: PlacementPolicy, future: Future | None) -> list[int]:
+    """Fill the cache as the placement says; returns the keys placed."""
+    return pool.place(placement.rank(pool.pool, future if placement.needs_future else None))
