@@ -9,7 +9,8 @@ A user's file may start from another profile and change only some fields::
     pcie = "5.0 x16"
     h2d_gb_per_s = { value = 54.0, kind = "measured", source = "nvbandwidth, 2026-11-02" }
 
-Tables are merged field by field; a number is replaced whole, with its kind and source.
+Tables are merged field by field; a number is replaced whole, with its kind and source, and a table of rates is
+replaced whole when the file gives a new `default`.
 """
 
 from __future__ import annotations
@@ -118,7 +119,8 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
-        if isinstance(old, dict) and isinstance(value, dict) and not {"value", "kind"} & {*value, *old}:
+        # Numbers are atoms, and a new default must not keep the old card's exceptions.
+        if isinstance(old, dict) and isinstance(value, dict) and not {"value", "kind", "default"} & set(value):
             value = _merge(old, value)
         merged[key] = value
     return merged

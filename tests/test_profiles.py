@@ -160,6 +160,14 @@ class TestUserFiles:
         assert mine.link.d2h_gb_per_s == base.link.d2h_gb_per_s
         assert (mine.gpu, mine.cpu, mine.ram, mine.aliases) == (base.gpu, base.cpu, base.ram, ())
 
+    def test_a_new_default_drops_the_bases_exceptions(self, tmp_path):
+        rate = '{ value = 300, kind = "measured", source = "own run" }'
+        fresh = load_profile(write(tmp_path, f"[gpu.expert_gb_per_s]\ndefault = {rate}", base="tesla-p40"))
+        assert {fresh.gpu.expert_gb_per_s.mb_per_s(f) for f in FAMILIES} == {300_000}
+        patched = load_profile(write(tmp_path, f"[gpu.expert_gb_per_s]\nq4 = {rate}", base="tesla-p40"))
+        assert patched.gpu.expert_gb_per_s.mb_per_s("q4") == 300_000
+        assert patched.gpu.expert_gb_per_s.mb_per_s("q2") == 95_000
+
     def test_base_may_be_a_file_beside_it(self, tmp_path):
         first = write(tmp_path, f"[link]\n{LINK}")
         second = tmp_path / "second.toml"
