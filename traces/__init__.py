@@ -2,6 +2,7 @@
 
 from traces.errors import TraceError
 from traces.geometry import ModelGeometry, list_models, load_model
+from traces.inspect import convert, describe
 from traces.parquet import write_parquet
 from traces.readers.base import list_formats, read_trace
 from traces.trace import Phase, RoutingTrace, TraceBuilder
@@ -12,6 +13,8 @@ __all__ = [
     "RoutingTrace",
     "TraceBuilder",
     "TraceError",
+    "convert",
+    "describe",
     "list_formats",
     "list_models",
     "load_model",

@@ -263,7 +263,8 @@ def _phases(file: pq.ParquetFile, path: object) -> IntArray:
     wrong = [name for name in names if name not in known]
     if wrong:
         raise TraceError(f"unknown phase {wrong[0]!r} (known: {', '.join(known)})", path=path)
-    return np.asarray([known[name] for name in names], dtype=np.int64)[column.indices.to_numpy()]
+    numbers = np.asarray([known[name] for name in names], dtype=np.int64)
+    return np.asarray(numbers[np.asarray(column.indices.to_numpy())])
 
 
 def _lists(file: pq.ParquetFile, name: str, path: object) -> tuple[IntArray, npt.NDArray[Any]]:

@@ -14,16 +14,13 @@ import inspect
 import warnings
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-
 from traces.errors import TraceError
-from traces.geometry import ModelGeometry, list_models, load_model
-from traces.trace import IntArray, RoutingTrace
+from traces.geometry import ModelGeometry, load_model
+from traces.trace import RoutingTrace
 
 GROUP = "expert_residency.readers"
 HEAD_BYTES = 1 << 16
@@ -163,43 +160,3 @@ def source_meta(path: Path, engine: str, *notes: str) -> dict[str, Any]:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"source_engine": engine, "source_file": path.name, "source_sha256": digest,
             "synthetic": False, "notes": list(notes)}  # fmt: skip
-
-
-def need_model(path: Path, model: ModelGeometry | None, lacks: str = "expert bytes") -> ModelGeometry:
-    """The given model, or the error that says to give one."""
-    if model is None:
-        raise TraceError(
-            f"this format has no {lacks}; give --model (known: {', '.join(list_models())})", path=path
-        )
-    return model
-
-
-def with_sizes_of(model: ModelGeometry | None, own: ModelGeometry, path: Path) -> ModelGeometry:
-    """The file's own geometry, or `model`'s sizes in its place, with the file's k, if their shapes agree."""
-    if model is None:
-        return own
-    if model.layer_ids != own.layer_ids or model.experts != own.experts:
-        raise TraceError(f"the file has {own.n_layers} MoE layers of {own.experts} experts, "
-                         f"{model.label} has {model.n_layers} of {model.experts}", path=path)  # fmt: skip
-    return replace(model, top_k=own.top_k)
-
-
-def layer_indices(layer: IntArray, geometry: ModelGeometry, path: Path, place: Callable[[int], str]) -> IntArray:
-    """Index into `geometry.layer_ids` of each layer id; a stranger is an error at `place(its position)`."""
-    ids = np.asarray(geometry.layer_ids)
-    index = np.minimum(np.searchsorted(ids, layer), len(ids) - 1)
-    wrong = np.flatnonzero(ids[index] != layer)
-    if len(wrong):
-        at = int(wrong[0])
-        raise TraceError(f"layer {int(layer[at])} is not an MoE layer of {geometry.label} "
-                         f"({len(ids)} layers, {ids[0]}..{ids[-1]})", path=path, place=place(at))  # fmt: skip
-    return index
-
-
-def check_experts(experts: IntArray, geometry: ModelGeometry, path: Path, place: Callable[[int], str]) -> None:
-    """Expert ids are in range; the first that is not is an error at `place(its position)`."""
-    wrong = np.flatnonzero((experts < 0) | (experts >= geometry.experts))
-    if len(wrong):
-        at = int(wrong[0])
-        raise TraceError(f"expert id {int(experts[at])}, expected 0..{geometry.experts - 1}", path=path,
-                         place=place(at))  # fmt: skip

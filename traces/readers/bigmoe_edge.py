@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from traces.errors import TraceError
 from traces.geometry import ModelGeometry, quant_family
-from traces.readers.base import check_experts, layer_indices, read_text, source_meta
+from traces.readers.base import read_text, source_meta
+from traces.readers.checks import check_experts, layer_indices, number_passes, row_table
 from traces.trace import IntArray, Phase, RoutingTrace, assemble
 
 name = "bigmoe-edge"
@@ -52,8 +53,7 @@ def read(path: Path, model: ModelGeometry | None = None) -> RoutingTrace:
     _check_repeats(row, layer[start], start, path, place)
     first = np.flatnonzero(np.diff(row_pass, prepend=-1))
     phase, request = row["phase"][first], row["turn"][first]
-    rows_at = np.bincount(row_pass * geometry.n_layers + layer[start], minlength=len(first) * geometry.n_layers)
-    rows_at = rows_at.reshape(len(first), geometry.n_layers)
+    rows_at = row_table(row_pass, layer[start], geometry.n_layers)
     emits = np.ones(len(first), dtype=np.int32)
     more_prompt = (phase[:-1] == Phase.PREFILL) & (phase[1:] == Phase.PREFILL) & (request[:-1] == request[1:])
     emits[:-1][more_prompt] = 0
@@ -237,7 +237,7 @@ def _check_slots(table: dict[str, npt.NDArray[Any]], start: IntArray, k: int, pa
 
 def _passes(row: dict[str, IntArray], layer: IntArray) -> IntArray:
     """Pass number of each row: a new one where the layer falls, or turn or phase change."""
-    new = layer[1:] < layer[:-1]
+    new = np.diff(number_passes(layer)) > 0
     if layer.min() == layer.max():  # one MoE layer never falls: a decode step is a pass
         new = (row["phase"][1:] == Phase.DECODE) & (row["step"][1:] != row["step"][:-1])
     for column in ("turn", "phase"):

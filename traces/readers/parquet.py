@@ -7,7 +7,7 @@ from pathlib import Path
 
 from traces.geometry import ModelGeometry
 from traces.parquet import read_parquet
-from traces.readers.base import with_sizes_of
+from traces.readers.checks import with_sizes_of
 from traces.trace import RoutingTrace
 
 name = "parquet"
