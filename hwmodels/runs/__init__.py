@@ -1,0 +1,224 @@
+"""Published runs and slot counts: what real engines printed, row by row with its source.
+
+Three tables ship beside this file. `strata.csv` and `other_engines.csv` hold speeds, `slots.csv` expert slots.
+In `strata.csv` some columns are added to what was published. `group` is the machine (cards, processor),
+`profile` the shipped profile of it. `use` alternates ``fit, unseen`` over the rows of a group that give a
+speed, in file order, so that a model fitted on one half is judged on the other. The counts (windows, hits,
+experts served by the processor or over PCIe) are those that the `notes` of the row print.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import re
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from hwmodels.errors import HardwareError
+
+
+class Span(NamedTuple):
+    """A published range; `low` equals `high` where one number was printed."""
+
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        """Half-way between the ends."""
+        return (self.low + self.high) / 2
+
+
+def _span(text: Any) -> Any:
+    """``70``, ``70-74`` and ``81-96 (first requests)``; an empty cell is unknown, anything else an error."""
+    if not isinstance(text, str):
+        return text
+    found = re.fullmatch(r"([\d.]+)(?:-([\d.]+))?(?: \(.*\))?", text)
+    if not found:
+        raise ValueError(f"{text!r} is neither a number nor a range such as 70-74")
+    return Span(float(found[1]), float(found[2] or found[1]))
+
+
+MaybeSpan = Annotated[Span | None, BeforeValidator(_span)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StrataRun(_Row):
+    """One row of `strata.csv`; what was not printed is None (numbers) or empty (text).
+
+    Times are milliseconds, rates GB/s, a window is one verify round. `hit_rate_pct` follows the engine: of the
+    routed entries not served over PCIe, the share found in VRAM.
+    """
+
+    source: str = Field(min_length=3)
+    date: str = ""
+    engine_version: str = ""
+    gpu: str
+    n_gpus: Annotated[int, Field(ge=0)]
+    vram_gb: str = ""
+    pcie: str = ""
+    cpu: str = ""
+    ram_gb: Positive | None = None
+    os: str = ""
+    model: str
+    quant: str = ""
+    expert_blob_bytes: Annotated[int, Field(gt=0)] | None = None
+    slots: Count | None = None
+    mode: str = ""
+    flags: str = ""
+    workload: str = ""
+    hit_rate_pct: MaybeSpan = None
+    tok_s: Positive | None = None
+    ms_token: Positive | None = None
+    ms_gpu: Positive | None = None
+    ms_cpu_experts: Positive | None = None
+    h2d_gbps: str = ""
+    cpu_expert_gbps: Positive | None = None
+    notes: str = ""
+    group: str = ""
+    profile: str = ""
+    use: Literal["fit", "unseen", ""] = ""
+    windows: Count | None = None
+    tokens_window: Positive | None = None
+    rows_window: Positive | None = None
+    ms_window: Positive | None = None
+    lookups: Count | None = None
+    vram_hits: Count | None = None
+    cpu_served: Count | None = None
+    pcie_served: Count | None = None
+    routed: Count | None = None
+    drafts_accepted: Count | None = None
+    drafts_offered: Count | None = None
+
+
+class EngineRun(_Row):
+    """One row of `other_engines.csv`. Speeds are text as published: some cells hold a before and an after."""
+
+    source: str = Field(min_length=3)
+    engine: str
+    gpu: str = ""
+    n_gpus: str = ""
+    pcie: str = ""
+    cpu: str = ""
+    ram: str = ""
+    model: str = ""
+    quant: str = ""
+    experts_on_gpu_or_ncmoe: str = ""
+    workload: str = ""
+    tok_s_decode: str = ""
+    tok_s_prefill: str = ""
+    hit_rate_pct: str = ""
+    notes: str = ""
+
+    @property
+    def decode_tok_s(self) -> Span | None:
+        """Decode speed where the cell is one number or one range."""
+        try:
+            return Span(*_span(self.tok_s_decode))
+        except ValueError:
+            return None
+
+
+class SlotCount(_Row):
+    """One row of `slots.csv`: a published number of expert slots and what its arithmetic needs.
+
+    `residual_mib` is CUDA context and desktop: 1,197 on Windows (the audit's machine) and on the Linux desktop of
+    PR #3265, 375 on other Linux machines (the middle of the audit's estimate for headless ones). `basis` says
+    whether a row is predicted or a size was derived from it; `reason` is why a row misses by more than 2 %.
+    """
+
+    source: str = Field(min_length=3)
+    gpu: str
+    vram_total_mib: Positive
+    residual_mib: Positive
+    reserve_mib: Positive
+    quant: str
+    expert_bytes: Annotated[int, Field(gt=0)]
+    dense_mib: Positive
+    head_mib: Annotated[float, Field(ge=0)]
+    draft_head_mib: Annotated[float, Field(ge=0)]
+    draft_mib: Annotated[float, Field(ge=0)]
+    context_tokens: Annotated[int, Field(gt=0)]
+    kv_type: str
+    kv_resident: Count
+    slots: Annotated[int, Field(gt=0)]
+    basis: str
+    reason: str = ""
+
+
+RowT = TypeVar("RowT", bound=_Row)
+
+
+def load_strata_runs(path: Path | None = None) -> tuple[StrataRun, ...]:
+    """Rows of `strata.csv`, or of a user's file with its columns (those that are optional may be missing).
+
+    Raises
+    ------
+    HardwareError
+        For a file that cannot be read, an unknown or missing column, a cell that is no number: file, line, column.
+    """
+    return _load(StrataRun, path, "strata.csv")
+
+
+def load_engine_runs(path: Path | None = None) -> tuple[EngineRun, ...]:
+    """Rows of `other_engines.csv`; errors as in `load_strata_runs`."""
+    return _load(EngineRun, path, "other_engines.csv")
+
+
+def load_slot_counts(path: Path | None = None) -> tuple[SlotCount, ...]:
+    """Rows of `slots.csv`; errors as in `load_strata_runs`."""
+    return _load(SlotCount, path, "slots.csv")
+
+
+def _load(row_type: type[RowT], path: Path | None, shipped: str) -> tuple[RowT, ...]:
+    file: Traversable = path or resources.files("hwmodels.runs") / shipped
+    where = path or shipped
+    try:
+        text = file.read_text("utf-8")
+    except OSError as error:
+        raise HardwareError(f"cannot read the runs: {error.strerror}", path=where) from None
+    except UnicodeDecodeError:
+        raise HardwareError("not a text file", path=where) from None
+    table = csv.reader(text.splitlines(), strict=True)
+    try:
+        header = next(table, [])
+        _check_header(row_type, header, where)
+        return tuple(_row(row_type, header, cells, where, table.line_num) for cells in table if cells)
+    except csv.Error as error:
+        raise HardwareError(f"not valid CSV: {error}", path=where, place=f"line {table.line_num}") from None
+
+
+def _check_header(row_type: type[RowT], header: list[str], where: object) -> None:
+    fields = row_type.model_fields
+    for column in header:
+        if column not in fields:
+            close = difflib.get_close_matches(column, fields, n=1)
+            hint = f"did you mean {close[0]}" if close else f"valid ones are {', '.join(fields)}"
+            raise HardwareError(f"unknown column {column!r}; {hint}", path=where, place="line 1")
+    twice = next((column for column in header if header.count(column) > 1), None)
+    if twice is not None:
+        raise HardwareError(f"column {twice!r} appears twice", path=where, place="line 1")
+    missing = [name for name, field in fields.items() if field.is_required() and name not in header]
+    if missing:
+        raise HardwareError(f"column {missing[0]!r} is missing", path=where, place="line 1")
+
+
+def _row(row_type: type[RowT], header: list[str], cells: list[str], where: object, line: int) -> RowT:
+    if len(cells) != len(header):
+        raise HardwareError(f"{len(cells)} cells under {len(header)} columns", path=where, place=f"line {line}")
+    try:
+        return row_type.model_validate({name: cell for name, cell in zip(header, cells, strict=True) if cell})
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = "is empty" if first["type"] == "missing" else f"{first['input']!r}: {first['msg'].lower()}"
+        raise HardwareError(f"{first['loc'][0]} {what}", path=where, place=f"line {line}") from None

@@ -1,0 +1,171 @@
+"""Tables of the documentation, made from the shipped files: ``python -m hwmodels.tables docs``.
+
+The command rewrites what stands between ``<!-- table: NAME -->`` and ``<!-- end -->`` in each Markdown file of the
+folder; a test keeps the files up to date.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from hwmodels.quantity import FAMILIES, FamilyRates, Quantity, Section
+from hwmodels.registry import list_profiles, load_profile, profile_aliases
+from hwmodels.runs import SlotCount, load_slot_counts
+from hwmodels.units import MIB
+from hwmodels.vram import FLASH_NEXT_SESSION, Line, VramBudget, Weights, session_lines
+
+_BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def published_budget(row: SlotCount) -> VramBudget:
+    """The budget that the arithmetic gives for a published slot count."""
+
+    def mib(value: float) -> int:
+        return round(value * MIB)
+
+    weights = Weights(
+        mib(row.dense_mib), mib(row.head_mib), mib(row.draft_head_mib), mib(row.draft_mib), source=row.source
+    )
+    session = session_lines(
+        FLASH_NEXT_SESSION,
+        row.context_tokens,
+        kv_type=row.kv_type,
+        kv_resident=row.kv_resident,
+        draft=row.draft_mib > 0,
+    )
+    reserve = Line("reserve", mib(row.reserve_mib), row.source)
+    return VramBudget(row.gpu, mib(row.vram_total_mib - row.residual_mib), (reserve, *weights.lines(), *session))
+
+
+def quantities(section: Section) -> Iterator[Quantity]:
+    """Every number of a profile."""
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        for item in value.values() if isinstance(value, dict) else (value,):
+            if isinstance(item, Quantity):
+                yield item
+            elif isinstance(item, Section):
+                yield from quantities(item)
+
+
+def profiles_table() -> str:
+    """One line a machine: the numbers that decide most, and how many are of which kind."""
+    rows = []
+    for name in list_profiles():
+        p = load_profile(name)
+        short = ", ".join(f"`{alias}`" for alias, full in profile_aliases().items() if full == name)
+        kinds = Counter(q.kind for q in quantities(p))
+        cpu = p.cpu.expert_gb_per_s
+        rows.append(
+            (
+                f"`{name}`" + (f" ({short})" if short else ""),
+                f"{p.gpu.vram_usable_gib.value:g} of {p.gpu.vram_total_gib.value:g}",
+                _rates(p.gpu.expert_gb_per_s),
+                _number(p.link.h2d_gb_per_s),
+                f"{_number(cpu.pinned.default)} / {_number(cpu.page_cache.default)}",
+                f"{p.ram.pin_limit_gib.value:g} of {p.ram.total_gib.value:g}",
+                _number(p.disk.seq_gb_per_s),
+                " / ".join(str(kinds[kind]) for kind in ("measured", "datasheet", "derived", "assumed")),
+            )
+        )
+    heads = (
+        "profile",
+        "VRAM usable GiB",
+        "experts on the card GB/s",
+        "to the card GB/s",
+        "CPU pinned / page cache GB/s",
+        "RAM pinnable GiB",
+        "disk GB/s",
+        "numbers m / s / d / a",
+    )
+    return _markdown(heads, rows)
+
+
+def machines_table() -> str:
+    """Whose machine each profile is."""
+    rows = [(f"`{name}`", load_profile(name).summary) for name in list_profiles()]
+    return _markdown(("profile", "machine"), rows)
+
+
+def slots_table() -> str:
+    """Published and predicted slots, row by row."""
+    rows = []
+    for row in load_slot_counts():
+        found = published_budget(row).slots(row.expert_bytes)
+        rows.append(
+            (
+                row.gpu,
+                row.quant,
+                f"{row.context_tokens // 1024}K",
+                f"{row.kv_type}, {f'{row.kv_resident:,} resident' if row.kv_resident else 'all resident'}",
+                f"{row.slots:,}",
+                f"{found:,}",
+                f"{100 * (found / row.slots - 1):+.1f} %",
+                row.basis,
+                row.reason,
+            )
+        )
+    heads = ("card", "quantization", "context", "KV", "published", "predicted", "error", "basis", "why it misses")
+    return _markdown(heads, rows)
+
+
+def breakdown_table() -> str:
+    """The lines of one budget: RTX 5070, IQ2_XS, 32K."""
+    row = next(r for r in load_slot_counts() if (r.quant, r.context_tokens) == ("IQ2_XS", 32 * 1024))
+    budget = published_budget(row)
+    rows = [(line.name, f"{line.nbytes / MIB:,.1f}") for line in budget.lines]
+    rows = [("usable", f"{budget.usable_bytes / MIB:,.1f}"), *rows]
+    return _markdown(("line", "MiB"), [*rows, ("left for experts", f"{budget.cache_bytes / MIB:,.1f}")])
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "profiles": profiles_table,
+    "machines": machines_table,
+    "slots": slots_table,
+    "breakdown": breakdown_table,
+}
+
+
+def fill(text: str) -> str:
+    """Text of a Markdown file with its marked tables made anew."""
+    return _BLOCK.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}\n{found[3]}", text)
+
+
+def main(folder: str) -> None:
+    """Rewrite the tables of every Markdown file in a folder."""
+    for path in sorted(Path(folder).glob("*.md")):
+        old = path.read_text("utf-8")
+        new = fill(old)
+        if new != old:
+            path.write_text(new, "utf-8")
+            sys.stdout.write(f"{path} rewritten\n")
+
+
+def _rates(rates: FamilyRates) -> str:
+    by_value: dict[str, list[str]] = {}
+    for family in FAMILIES:
+        if getattr(rates, family) is not None:
+            by_value.setdefault(_number(getattr(rates, family)), []).append(family)
+    return "; ".join(
+        [_number(rates.default), *(f"{', '.join(families)} {value}" for value, families in by_value.items())]
+    )
+
+
+def _number(quantity: Quantity) -> str:
+    return (
+        f"{quantity.value:g}"
+        + {"measured": "", "datasheet": " s", "derived": " d", "assumed": " a"}[quantity.kind]
+    )
+
+
+def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
