@@ -8,7 +8,7 @@ leaves; an event larger than its scope is served in waves and its own members th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,55 +29,77 @@ from traces import ModelGeometry, RoutingTrace
 
 @dataclass(frozen=True)
 class Capacity:
-    """Room for experts: `total_bytes`, or `slots_per_layer` whole experts of each layer.
+    """Room for experts.
 
-    `scope` is `global` (one pool) or `layer` (every layer has a quota of its own: an equal share of the bytes,
-    or its slots).
+    Parameters
+    ----------
+    total_bytes
+        Bytes of the one card.
+    card_bytes
+        Bytes of each card, on a machine of several.
+    slots_per_layer
+        Whole experts of every layer, whatever card it is on.
+    scope
+        `global` (one pool a card) or `layer` (every layer has a quota of its own: an equal share of its card's
+        bytes, or its slots).
     """
 
     total_bytes: int | None = None
     slots_per_layer: int | None = None
     scope: str = "global"
+    card_bytes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if (self.total_bytes is None) == (self.slots_per_layer is None):
+        given = [x for x in (self.total_bytes, self.slots_per_layer, self.card_bytes) if x is not None]
+        if len(given) != 1:
             raise SimError(
                 "give a capacity either in bytes (--capacity 4000MiB) or in slots (--slots-per-layer 32)"
             )
         if self.scope not in ("global", "layer"):
             raise SimError(f"unknown scope {self.scope!r} (known: global, layer)")
-        if (self.total_bytes or self.slots_per_layer or 0) < 0:
+        if min(given[0] if isinstance(given[0], tuple) else (given[0],)) < 0:
             raise SimError("a capacity cannot be negative")
 
-    def per_scope(self, geometry: ModelGeometry) -> list[int]:
-        """Bytes of each scope."""
+    def per_scope(self, geometry: ModelGeometry, layer_card: Sequence[int]) -> list[int]:
+        """Bytes of each scope: of each card, or of each layer.
+
+        Raises
+        ------
+        SimError
+            If the cards do not match.
+        """
+        cards = layer_card[-1] + 1
         if self.slots_per_layer is not None:
             layers = [self.slots_per_layer * size for size in geometry.expert_bytes]
+            room = [
+                sum(size for size, c in zip(layers, layer_card, strict=True) if c == card) for card in range(cards)
+            ]
         else:
-            assert self.total_bytes is not None
-            layers = [self.total_bytes // geometry.n_layers] * geometry.n_layers
-        if self.scope == "layer":
-            return layers
-        return [sum(layers) if self.total_bytes is None else self.total_bytes]
+            room = [self.total_bytes] if self.total_bytes is not None else list(self.card_bytes or ())
+            if len(room) < cards:
+                raise SimError(f"capacities of {len(room)} card(s) given for {cards}")
+            layers = [room[card] // layer_card.count(card) for card in layer_card]
+        return layers if self.scope == "layer" else room[:cards]
 
 
-def make_pool(geometry: ModelGeometry, capacity: Capacity) -> Pool:
-    """The policy's view of a cache over the whole model."""
-    per_layer = capacity.scope == "layer"
-    room = capacity.per_scope(geometry)
-    sizes = [size for size in geometry.expert_bytes for _ in range(geometry.experts)]
-    scope_of = [layer if per_layer else 0 for layer in range(geometry.n_layers) for _ in range(geometry.experts)]
-    largest = list(geometry.expert_bytes) if per_layer else [max(geometry.expert_bytes)]
+def make_pool(geometry: ModelGeometry, capacity: Capacity, layer_card: Sequence[int] | None = None) -> Pool:
+    """The policy's view of the caches of all cards (one card unless `layer_card` says otherwise)."""
+    layer_card = layer_card or (0,) * geometry.n_layers
+    room = capacity.per_scope(geometry, layer_card)
+    scope_of_layer = list(range(geometry.n_layers)) if capacity.scope == "layer" else list(layer_card)
+    largest = [0] * len(room)
+    for layer, scope in enumerate(scope_of_layer):
+        largest[scope] = max(largest[scope], geometry.expert_bytes[layer])
     return Pool(
         keys=geometry.n_experts,
         layers=geometry.n_layers,
         experts=geometry.experts,
         top_k=geometry.top_k,
         scopes=len(room),
-        scope_of=scope_of,
-        size_of=sizes,
+        scope_of=[scope for scope in scope_of_layer for _ in range(geometry.experts)],
+        size_of=[size for size in geometry.expert_bytes for _ in range(geometry.experts)],
         capacity=room,
-        slots=[max(1, bytes_ // size) for bytes_, size in zip(room, largest, strict=True)],
+        slots=[max(1, bytes_ // max(1, size)) for bytes_, size in zip(room, largest, strict=True)],
     )
 
 
@@ -204,8 +226,14 @@ class CachePool:
                 break
             self._remove(victim)
 
+    def swap(self, newcomer: int, victim: int) -> None:
+        """Put `newcomer` in the place of `victim` (-1: into free room), as a periodic policy asks."""
+        if victim >= 0:
+            self._remove(victim)
+        self._insert(newcomer)
+
     def drop(self, key: int) -> None:
-        """Take a resident out whatever the policy thinks (swaps, cancelled copies)."""
+        """Take a resident out whatever the policy thinks (a copy that was cancelled)."""
         self._remove(key)
 
     def _insert(self, key: int) -> None:

@@ -2,7 +2,7 @@
 
     learn:  f += 1, last = now for every member; now counts events
     insert: nothing more
-    victim: least f / (now - last + 1) that is not protected; ties: older last use, then lower key
+    victim: least f / (now - last + 1) that is not protected; ties: lower key
 
 f is kept after eviction. Scores change with time, so every resident of the scope is looked at.
 Source: arXiv 2608.07911 (LFRU) and Infernix; clock = layer-call tick.
@@ -73,10 +73,6 @@ class Lfru(EvictionPolicy):
                 continue
             uses, age = state.uses[key], now - state.last[key]
             left, right = uses * best_age, best_uses * age
-            if (
-                best < 0
-                or left < right
-                or (left == right and (age > best_age or (age == best_age and key < best)))
-            ):
+            if best < 0 or left < right or (left == right and key < best):
                 best, best_uses, best_age = key, uses, age
         return best

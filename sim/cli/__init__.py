@@ -1,0 +1,51 @@
+"""The command line: one module a command, heavy imports inside the commands.
+
+Errors of the user's making (any `ValueError` of this project's own) become one sentence on stderr and exit
+code 2.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+app = typer.Typer(
+    name="residency",
+    help="Simulate where a mixture-of-experts model keeps its experts, and what that costs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _register() -> None:
+    """Each module adds its command to `app` when imported."""
+    from sim.cli import demo, inspect, listing, replay, run, trace_import  # noqa: F401
+
+
+def main(args: list[str] | None = None) -> None:
+    """Entry point of `residency`."""
+    from traces.errors import TraceError
+
+    _register()
+    try:
+        app(args=args, standalone_mode=True)
+    except TraceError as error:
+        _fail(error)
+    except ValueError as error:
+        if type(error).__module__.split(".")[0] not in ("sim", "policies", "hwmodels", "traces"):
+            raise
+        _fail(error)
+    except KeyboardInterrupt:
+        sys.stderr.write("residency: interrupted\n")
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        sys.stderr.close()
+        raise SystemExit(141) from None
+
+
+def _fail(error: Exception) -> None:
+    sys.stderr.write(f"residency: {' '.join(str(error).split())}\n")
+    raise SystemExit(2) from None

@@ -1,0 +1,110 @@
+"""What commands share: options, reading a trace, JSON and tables out."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from sim.pool import Capacity
+    from traces import RoutingTrace
+
+TraceArg = Annotated[str, typer.Argument(metavar="TRACE", help="Trace file of any known format, or bundled:NAME.")]
+FormatOpt = Annotated[str | None, typer.Option("--format", help="Trace format; sniffed by default.")]
+ModelOpt = Annotated[
+    str | None,
+    typer.Option("--model", help="Model geometry, NAME, NAME/QUANT or FILE.toml: byte sizes for traces that lack them."),
+]
+JsonOpt = Annotated[Path | None, typer.Option("--json", help="Also write the full result as JSON ('-': to stdout only).")]
+CapacityOpt = Annotated[
+    str | None, typer.Option("--capacity", help="Room for experts, with unit: 4000MiB, 4GB.")
+]
+SlotsOpt = Annotated[
+    int | None, typer.Option("--slots-per-layer", min=0, help="Room for experts in whole experts of every layer.")
+]
+ScopeOpt = Annotated[str, typer.Option("--scope", help="global (one pool) or layer (a quota for each layer).")]
+
+
+def open_trace(source: str, fmt: str | None, model: str | None) -> RoutingTrace:
+    """Trace from a file or `bundled:NAME`; `model` replaces its byte sizes where the trace has its own."""
+    from sim.run import fit_geometry
+    from traces import load_model, read_trace
+
+    geometry = load_model(model) if model else None
+    if source.startswith("bundled:"):
+        from traces.bundled import load
+
+        trace = load(source.removeprefix("bundled:"))
+    else:
+        trace = read_trace(source, format=fmt, model=geometry)
+    if geometry is not None and geometry.label != trace.geometry.label:
+        trace = fit_geometry(trace, geometry)
+    return trace
+
+
+def parse_capacity(capacity: str | None, slots_per_layer: int | None, scope: str) -> Capacity:
+    """Capacity from the two options, exactly one of which must be given."""
+    from hwmodels.units import parse_size
+    from sim.pool import Capacity
+
+    return Capacity(
+        total_bytes=None if capacity is None else parse_size(capacity), slots_per_layer=slots_per_layer, scope=scope
+    )
+
+
+def dump_json(data: Any) -> str:
+    """JSON without NaN or Infinity, keys in a fixed order."""
+    return json.dumps(data, indent=1, allow_nan=False, sort_keys=False) + "\n"
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write aside and rename; `-` goes to stdout."""
+    text = dump_json(data)
+    if str(path) == "-":
+        typer.echo(text, nl=False)
+        return
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)
+
+
+def percent(value: float | None, digits: int = 2) -> str:
+    """`12.34`, or `n/a`."""
+    return "n/a" if value is None else f"{100 * value:.{digits}f}"
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """`12.34`, or `n/a`."""
+    return "n/a" if value is None else f"{value:,.{digits}f}"
+
+
+def table(title: str | None, columns: list[str], *, left: int = 1) -> Table:
+    """A rich table whose first `left` columns hold text and the others numbers."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for i, column in enumerate(columns):
+        made.add_column(column, justify="left" if i < left else "right", no_wrap=i < left)
+    return made
+
+
+def show(*parts: Any) -> None:
+    """Print rich renderables."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for part in parts:
+        console.print(part)
+
+
+def warn(lines: list[str]) -> None:
+    """Warnings, after the tables."""
+    for line in lines:
+        typer.echo(f"warning: {line}")

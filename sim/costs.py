@@ -1,0 +1,108 @@
+"""Times of compute on a machine for one model, in integer ns, tabled once a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hwmodels.cost import handoff_ns
+from hwmodels.units import ns_for_bytes
+from sim.host import SOURCES
+from sim.machine import Machine
+from sim.preset import EnginePreset
+from traces import ModelGeometry
+
+HIDDEN_BYTES = 4
+"""A hand-off carries float32 rows."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Tables over layers (L) and cards (C).
+
+    Parameters
+    ----------
+    dense_ns : (L,)
+        Mixer and dense part of one row, launches included.
+    dense_flop : (L,)
+        Operations of one row of it, 0 if the model's weights are not counted.
+    flop_per_ns, expert_mb_per_s, expert_launch_ns, sync_ns : (C,)
+        Of each card.
+    expert_flop
+        Operations of one row through one expert, 0 if unknown.
+    cpu_ns : (sources, L), cpu_mb_per_s : (sources,)
+        One expert on the CPU pool by source.
+    cpu_flop_per_ns
+        0 if the profile gives none.
+    head_ns, first_ns
+        After the last layer; layers without experts before the first.
+    """
+
+    dense_ns: list[int]
+    dense_flop: list[int]
+    flop_per_ns: list[int]
+    expert_mb_per_s: list[int]
+    expert_launch_ns: list[int]
+    sync_ns: list[int]
+    expert_flop: int
+    cpu_ns: list[list[int]]
+    cpu_mb_per_s: list[int]
+    cpu_flop_per_ns: int
+    dispatch_ns: int
+    head_ns: int
+    first_ns: int
+    row_bytes: int
+    machine: Machine
+
+    @classmethod
+    def of(cls, geometry: ModelGeometry, machine: Machine, preset: EnginePreset) -> Costs:
+        """Tables for one model on one machine under one engine."""
+        family = geometry.quant_family
+        cards = machine.cards
+        dense_rate = [card.gpu.dense_gb_per_s.mb_per_s(family) for card in cards]
+        launch = [card.gpu.launch_ns for card in cards]
+        bits = 8 * geometry.expert_bytes[0] / geometry.expert_params if geometry.expert_params else 0.0
+        cpu = machine.host.cpu
+        rates = [cpu.expert_mb_per_s(source, family) for source in SOURCES]
+        last = machine.layer_card[-1]
+        return cls(
+            dense_ns=[
+                round(preset.dense_launches.value * launch[card]) + ns_for_bytes(nbytes, dense_rate[card])
+                for nbytes, card in zip(geometry.dense_bytes, machine.layer_card, strict=True)
+            ],
+            dense_flop=[int(2 * 8 * nbytes / bits) if bits else 0 for nbytes in geometry.dense_bytes],
+            flop_per_ns=[card.gpu.compute_flop_per_ns for card in cards],
+            expert_mb_per_s=[card.gpu.expert_gb_per_s.mb_per_s(family) for card in cards],
+            expert_launch_ns=[round(preset.expert_launches.value * ns) for ns in launch],
+            sync_ns=[card.gpu.sync_ns for card in cards],
+            expert_flop=2 * geometry.expert_params,
+            cpu_ns=[[ns_for_bytes(nbytes, rate) for nbytes in geometry.expert_bytes] for rate in rates],
+            cpu_mb_per_s=rates,
+            cpu_flop_per_ns=round(cpu.gflops.value) if cpu.gflops is not None else 0,
+            dispatch_ns=cpu.dispatch_ns,
+            head_ns=ns_for_bytes(geometry.head_bytes, dense_rate[last]) if geometry.head_bytes else 0,
+            first_ns=ns_for_bytes(geometry.dense_only_bytes, dense_rate[0]) if geometry.dense_only_bytes else 0,
+            row_bytes=geometry.hidden_size * HIDDEN_BYTES,
+            machine=machine,
+        )
+
+    def dense(self, layer: int, card: int, rows: int) -> int:
+        """Dense part of a layer: bytes or, with many rows, arithmetic."""
+        read = self.dense_ns[layer]
+        return read if rows == 1 else max(read, rows * self.dense_flop[layer] // self.flop_per_ns[card])
+
+    def experts(self, card: int, nbytes: int, rows: int) -> int:
+        """One group of experts on a card: launches and the larger of bytes and arithmetic."""
+        read = -(-nbytes * 1000 // self.expert_mb_per_s[card])
+        return self.expert_launch_ns[card] + max(read, rows * self.expert_flop // self.flop_per_ns[card])
+
+    def cpu(self, source: int, layer: int, rows: int) -> int:
+        """One expert on the CPU pool."""
+        read = self.cpu_ns[source][layer]
+        if self.cpu_flop_per_ns == 0:
+            return read
+        return max(read, rows * self.expert_flop // self.cpu_flop_per_ns)
+
+    def handoff(self, card: int, rows: int) -> int:
+        """Rows from `card - 1` to `card` through mapped host memory, at the slower of the two links."""
+        nbytes = rows * self.row_bytes
+        return max(handoff_ns(self.machine.cards[c].link, nbytes) for c in (card - 1, card))

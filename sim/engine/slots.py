@@ -1,0 +1,119 @@
+"""Slots of the cards in time: a resident expert is ready, or its copy is under way.
+
+The cache (`CachePool`) decides who has a slot; this class knows when the bytes are there, whom a prefetcher
+brought, and what became of it. An expert whose copy is under way cannot be a victim; one that was
+prefetched is protected until the event it was fetched for has passed.
+"""
+
+from __future__ import annotations
+
+from policies.protocol import NEVER
+from sim.channels import PREFETCH, Copy
+from sim.channels.copy_engine import CANCELLED
+from sim.pool import CachePool
+from sim.result import PrefetchStats
+
+
+class Slots:
+    """Residents of one run.
+
+    Parameters
+    ----------
+    cache
+        Who has a slot.
+    """
+
+    def __init__(self, cache: CachePool) -> None:
+        self.cache = cache
+        self.sizes = cache.pool.size_of
+        self.ready = list(cache.resident)
+        self.copy_of: list[Copy | None] = [None] * cache.pool.keys
+        self.unused = [0] * cache.pool.keys
+        """1: prefetched, and no event has wanted it yet."""
+        self.stats = PrefetchStats()
+        self.admitted_bytes = 0
+
+    def admit(self, key: int, number: int, *, forced: bool = True) -> tuple[bool, bool]:
+        """Give `key` a slot for event `number`.
+
+        Returns
+        -------
+        admitted, deferred
+            `deferred`: a member of the event had to leave for it, so its copy must wait until that is computed.
+        """
+        cache = self.cache
+        admitted = cache.admit(key, number, forced=forced)
+        deferred = False
+        for victim in cache.evicted:
+            if cache.guard[victim] >= number:
+                deferred = True
+            self._left(victim)
+        if admitted:
+            self.ready[key] = 0
+            self.admitted_bytes += self.sizes[key]
+        return admitted, deferred
+
+    def swap(self, newcomer: int, victim: int) -> None:
+        """A periodic policy's exchange."""
+        self.cache.swap(newcomer, victim)
+        if victim >= 0:
+            self._left(victim)
+        self.ready[newcomer] = 0
+        self.admitted_bytes += self.sizes[newcomer]
+
+    def under_way(self, key: int, copy: Copy) -> None:
+        """The copy into `key`'s slot was asked for."""
+        self.copy_of[key] = copy
+        self.cache.guard[key] = NEVER
+
+    def ended(self, copy: Copy, number: int) -> None:
+        """A kept copy landed, or was dropped before it began; `number` is the current event."""
+        key = copy.key
+        self.copy_of[key] = None
+        if copy.state == CANCELLED:
+            self.stats.cancelled += 1
+            self.stats.issued -= 1
+            self.stats.issued_bytes -= copy.nbytes
+            self.unused[key] = 0
+            self.cache.guard[key] = -1
+            self.cache.drop(key)
+            return
+        self.ready[key] = 1
+        self.cache.guard[key] = max(number, copy.deadline if self.unused[key] else -1)
+
+    def prefetched(self, key: int, copy: Copy) -> None:
+        """A prefetch was asked for."""
+        self.stats.issued += 1
+        self.stats.issued_bytes += copy.nbytes
+        if copy.state != CANCELLED:
+            self.unused[key] = 1
+            self.under_way(key, copy)
+
+    def wanted(self, key: int) -> None:
+        """An event wants a resident expert: settle the account of its prefetch."""
+        if self.unused[key]:
+            self.unused[key] = 0
+            self.stats.wanted += 1
+            if self.ready[key]:
+                self.stats.useful += 1
+                self.stats.useful_bytes += self.sizes[key]
+            else:
+                self.stats.late += 1
+                self.stats.late_bytes += self.sizes[key]
+
+    def close(self) -> None:
+        """End of the run: prefetched experts that nobody wanted were wasted."""
+        for key, unused in enumerate(self.unused):
+            copy = self.copy_of[key]
+            if unused and (copy is None or copy.priority != PREFETCH):
+                self._waste(key)
+
+    def _left(self, victim: int) -> None:
+        self.ready[victim] = 0
+        if self.unused[victim]:
+            self._waste(victim)
+
+    def _waste(self, key: int) -> None:
+        self.unused[key] = 0
+        self.stats.wasted += 1
+        self.stats.wasted_bytes += self.sizes[key]

@@ -1,0 +1,62 @@
+"""A machine of one or several cards: profiles put together, and which card runs which layer.
+
+The host side (CPU, DRAM, RAM, disk) is the first card's profile; the others give their card and link only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hwmodels.profile import HardwareProfile
+from sim.errors import SimError
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Cards in pipeline order.
+
+    Parameters
+    ----------
+    cards
+        One profile a card; `cards[0]` also gives the host.
+    layer_card
+        For each MoE layer (by index) the card that runs it: contiguous stages, ascending.
+
+    Raises
+    ------
+    SimError
+        Stages that are not contiguous or name a card that is not there.
+    """
+
+    cards: tuple[HardwareProfile, ...]
+    layer_card: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.cards:
+            raise SimError("a machine needs at least one card")
+        if list(self.layer_card) != sorted(self.layer_card) or not self.layer_card:
+            raise SimError("layers must be split over the cards in contiguous stages")
+        if self.layer_card[0] < 0 or self.layer_card[-1] >= len(self.cards):
+            raise SimError(f"a layer is placed on card {self.layer_card[-1]} of {len(self.cards)}")
+
+    @classmethod
+    def single(cls, profile: HardwareProfile, n_layers: int) -> Machine:
+        """Every layer on one card."""
+        return cls((profile,), (0,) * n_layers)
+
+    @classmethod
+    def split(cls, profiles: tuple[HardwareProfile, ...], layers_each: tuple[int, ...]) -> Machine:
+        """`layers_each[c]` layers on card c, in order."""
+        if len(layers_each) != len(profiles):
+            raise SimError(f"{len(layers_each)} stage sizes for {len(profiles)} cards")
+        return cls(profiles, tuple(card for card, n in enumerate(layers_each) for _ in range(n)))
+
+    @property
+    def host(self) -> HardwareProfile:
+        """Profile whose CPU, DRAM, RAM and disk the cards share."""
+        return self.cards[0]
+
+    @property
+    def label(self) -> str:
+        """`name` or `name+name`."""
+        return "+".join(card.name for card in self.cards)

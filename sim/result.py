@@ -1,0 +1,202 @@
+"""What a timed run found: times, causes, shares, bytes. Plain data, no engine in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+CAUSES = ("gpu_dense", "gpu_experts", "cpu_wait", "pcie_wait", "disk_wait", "sync", "handoff", "overhead")
+"""Where a pass's time goes. Every nanosecond of it has exactly one cause."""
+DENSE, EXPERTS, CPU_WAIT, PCIE_WAIT, DISK_WAIT, SYNC, HANDOFF, OVERHEAD = range(len(CAUSES))
+
+TIERS = ("vram", "in_flight", "pcie", "cpu_pinned", "cpu_pageable", "cpu_page_cache", "disk")
+"""From where an expert was served. `in_flight`: its copy was under way and was waited for; `disk`: it had to be
+read from the drive, whoever then computed it."""
+T_VRAM, T_IN_FLIGHT, T_PCIE, T_CPU_PINNED, T_CPU_PAGEABLE, T_CPU_PAGE_CACHE, T_DISK = range(len(TIERS))
+
+PHASES = ("prefill", "decode", "verify")
+
+
+@dataclass
+class PrefetchStats:
+    """What became of the copies that a prefetcher asked for."""
+
+    proposed: int = 0
+    """Wanted experts, resident ones included."""
+    issued: int = 0
+    issued_bytes: int = 0
+    useful: int = 0
+    """Landed before they were wanted."""
+    useful_bytes: int = 0
+    late: int = 0
+    """Wanted before they had landed."""
+    late_bytes: int = 0
+    wasted: int = 0
+    """Copied, then evicted or left unused."""
+    wasted_bytes: int = 0
+    cancelled: int = 0
+    refused: int = 0
+    """No room that might be taken."""
+    wanted: int = 0
+    """Look-ups that were not resident on their own account: prefetched ones and misses."""
+
+    @property
+    def recall(self) -> float | None:
+        """Share of what would have been missed that was prefetched (in time or late)."""
+        return (self.useful + self.late) / self.wanted if self.wanted else None
+
+    @property
+    def precision(self) -> float | None:
+        """Share of issued copies that were used."""
+        return (self.useful + self.late) / self.issued if self.issued else None
+
+    @property
+    def timeliness(self) -> float | None:
+        """Share of used copies that had landed in time."""
+        used = self.useful + self.late
+        return self.useful / used if used else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain form with the three ratios (None where undefined)."""
+        return vars(self) | {
+            "recall": self.recall,
+            "precision": self.precision,
+            "timeliness": self.timeliness,
+        }
+
+
+@dataclass
+class RunResult:
+    """One timed run.
+
+    Parameters
+    ----------
+    pass_ns : (P,)
+        Time of each pass.
+    pass_causes : (P, causes)
+        The same, by cause; rows add up to `pass_ns` exactly.
+    pass_phase, pass_emits : (P,)
+        As in the trace.
+    served_distinct, served_routed : (phases, tiers)
+        Look-ups by tier, once an event and once a row.
+    link_bytes
+        Bytes moved: `h2d_demand`, `h2d_adapt`, `h2d_prefetch`, `d2h`, `disk`, `cpu`.
+    prefetch
+        What became of prefetched copies.
+    start_bytes
+        Copied before the clock starts, to make the placement true.
+    """
+
+    manifest: dict[str, Any]
+    pass_ns: npt.NDArray[np.int64]
+    pass_causes: npt.NDArray[np.int64]
+    pass_phase: npt.NDArray[np.int8]
+    pass_emits: npt.NDArray[np.int32]
+    served_distinct: npt.NDArray[np.int64]
+    served_routed: npt.NDArray[np.int64]
+    link_bytes: dict[str, int]
+    prefetch: PrefetchStats
+    evictions: int
+    admitted_bytes: int
+    waves: int
+    start_bytes: int
+    gpu_bytes: int
+    resident_end: npt.NDArray[np.uint8]
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def total_ns(self) -> int:
+        """Time of all passes."""
+        return int(self.pass_ns.sum())
+
+    def _decode(self) -> npt.NDArray[np.bool_]:
+        return np.asarray(self.pass_phase != 0)
+
+    @property
+    def decode_ns(self) -> int:
+        """Time of all passes but prefills."""
+        return int(self.pass_ns[self._decode()].sum())
+
+    @property
+    def decode_tokens(self) -> int:
+        """Tokens emitted by all passes but prefills."""
+        return int(self.pass_emits[self._decode()].sum())
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Decoded tokens over decoding time; None without a decode pass."""
+        return self.decode_tokens * 1e9 / self.decode_ns if self.decode_ns else None
+
+    @property
+    def ms_per_token(self) -> float | None:
+        """Decoding time over decoded tokens; None without any."""
+        return self.decode_ns / self.decode_tokens / 1e6 if self.decode_tokens else None
+
+    def percentile_ms(self, q: float) -> float | None:
+        """Percentile of the time of a decode pass, in ms."""
+        chosen = self.pass_ns[self._decode()]
+        return float(np.percentile(chosen, q)) / 1e6 if len(chosen) else None
+
+    def shares(self, phase: str | None = None, *, routed: bool = False) -> dict[str, float | None]:
+        """Share of look-ups by tier over one phase (all by default); they add up to 1."""
+        table = self.served_routed if routed else self.served_distinct
+        counts = table.sum(axis=0) if phase is None else table[PHASES.index(phase)]
+        total = int(counts.sum())
+        return {tier: (int(n) / total if total else None) for tier, n in zip(TIERS, counts, strict=True)}
+
+    def decode_hit_rate(self) -> float | None:
+        """Share of distinct look-ups outside prefill that were ready in VRAM."""
+        counts = self.served_distinct[1:].sum(axis=0)
+        return int(counts[T_VRAM]) / int(counts.sum()) if counts.sum() else None
+
+    def causes_ms_per_token(self) -> dict[str, float | None]:
+        """Decoding time a token by cause, in ms; they add up to `ms_per_token`."""
+        sums = self.pass_causes[self._decode()].sum(axis=0)
+        tokens = self.decode_tokens
+        return {
+            cause: (int(ns) / tokens / 1e6 if tokens else None) for cause, ns in zip(CAUSES, sums, strict=True)
+        }
+
+    def to_dict(self, *, passes: bool = False) -> dict[str, Any]:
+        """JSON-able form: no NaN, no Infinity; undefined figures are None. `passes` adds the per-pass tables."""
+        found: dict[str, Any] = {
+            "manifest": self.manifest,
+            "tokens": int(self.pass_emits.sum()),
+            "decode_tokens": self.decode_tokens,
+            "total_ns": self.total_ns,
+            "decode_ns": self.decode_ns,
+            "tokens_per_s": self.tokens_per_s,
+            "ms_per_token": self.ms_per_token,
+            "ms_per_pass_p50": self.percentile_ms(50),
+            "ms_per_pass_p95": self.percentile_ms(95),
+            "ms_per_pass_p99": self.percentile_ms(99),
+            "causes_ms_per_token": self.causes_ms_per_token(),
+            "causes_ns": dict(zip(CAUSES, self.pass_causes.sum(axis=0).tolist(), strict=True)),
+            "served_distinct": _table(self.served_distinct),
+            "served_routed": _table(self.served_routed),
+            "shares_distinct": self.shares(),
+            "shares_routed": self.shares(routed=True),
+            "decode_hit_rate": self.decode_hit_rate(),
+            "link_bytes": self.link_bytes,
+            "prefetch": self.prefetch.to_dict(),
+            "evictions": self.evictions,
+            "admitted_bytes": self.admitted_bytes,
+            "waves": self.waves,
+            "start_bytes": self.start_bytes,
+            "warnings": self.warnings,
+        }
+        if passes:
+            found["pass_ns"] = self.pass_ns.tolist()
+            found["pass_causes_ns"] = self.pass_causes.tolist()
+        return found
+
+
+def _table(counts: npt.NDArray[np.int64]) -> dict[str, dict[str, int]]:
+    return {
+        phase: dict(zip(TIERS, row.tolist(), strict=True))
+        for phase, row in zip(PHASES, counts, strict=True)
+        if row.any()
+    }

@@ -1,0 +1,256 @@
+"""`simulate`: one timed run from plain choices to a `RunResult`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hwmodels.profile import HardwareProfile
+from hwmodels.registry import load_profile
+from policies import create
+from sim.engine import Policies, SimPyEngine
+from sim.errors import SimError
+from sim.host import HOST_MODES, HostMode, StartState, plan_host
+from sim.machine import Machine
+from sim.page_cache import PageCache
+from sim.pool import CachePool, Capacity, make_future, make_pool, start_placement
+from sim.preset import MISS_MODES, EnginePreset, load_engine
+from sim.result import RunResult
+from sim.timeline import Timeline
+from traces import ModelGeometry, RoutingTrace
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """Choices of one run, by name; everything that decides its result.
+
+    Parameters
+    ----------
+    hardware
+        Profile names or paths, one a card.
+    capacity
+        Room for experts.
+    layers_each
+        Layers of each card; all on the first by default.
+    eviction, admission, prefetch, placement
+        Policy specs, `name` or `name:param=value`. The placement defaults to the eviction policy's.
+    engine, miss
+        Preset, and a miss mode that overrides the preset's.
+    host, start
+        How the host holds the experts, and the state of the page cache at the start.
+    model
+        Byte sizes to use instead of the trace's own (same layers and experts).
+    """
+
+    hardware: tuple[str, ...]
+    capacity: Capacity
+    layers_each: tuple[int, ...] | None = None
+    eviction: str = "lru"
+    admission: str = "always"
+    prefetch: str = "none"
+    placement: str | None = None
+    engine: str = "generic"
+    miss: str | None = None
+    host: HostMode = "arena"
+    start: StartState = "warm"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain form, for manifests."""
+        plain = {k: (list(v) if isinstance(v, tuple) else v) for k, v in vars(self).items()}
+        return plain | {"capacity": vars(self.capacity)}
+
+
+def fit_geometry(trace: RoutingTrace, model: ModelGeometry) -> RoutingTrace:
+    """The same routing with another model's byte sizes.
+
+    Raises
+    ------
+    SimError
+        If the layers or expert counts differ.
+    """
+    own = trace.geometry
+    if (model.n_layers, model.experts) != (own.n_layers, own.experts):
+        raise SimError(
+            f"model {model.label} has {model.n_layers} x {model.experts} experts, the trace of {own.label} has "
+            f"{own.n_layers} x {own.experts}"
+        )
+    return replace(trace, geometry=replace(model, top_k=own.top_k))
+
+
+def simulate(
+    trace: RoutingTrace,
+    spec: RunSpec,
+    *,
+    page_cache: PageCache | None = None,
+    timeline: str | Path | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> RunResult:
+    """Run `trace` on the machine and under the policies of `spec`.
+
+    Parameters
+    ----------
+    page_cache
+        State left by an earlier run, to go on from; changed by this one. By default `spec.start` decides.
+    timeline
+        File for a Chrome trace of the run.
+    progress
+        Called with the number of passes done.
+
+    Raises
+    ------
+    SimError, PolicyError, HardwareError
+        Any choice that is not valid, or a machine that is too small for it.
+    """
+    profiles = tuple(load_profile(name) for name in spec.hardware)
+    preset = load_engine(spec.engine)
+    miss = spec.miss or preset.miss
+    if miss not in MISS_MODES:
+        raise SimError(f"unknown miss mode {miss!r} (known: {', '.join(MISS_MODES)})")
+    geometry = trace.geometry
+    layers_each = spec.layers_each or (geometry.n_layers,) + (0,) * (len(profiles) - 1)
+    if sum(layers_each) != geometry.n_layers:
+        raise SimError(f"stages of {list(layers_each)} layers do not add up to {geometry.n_layers} MoE layers")
+    machine = Machine.split(profiles, layers_each)
+    eviction = create("eviction", spec.eviction)
+    admission = create("admission", spec.admission)
+    prefetch = create("prefetch", spec.prefetch)
+    placement = create("placement", spec.placement or eviction.default_placement)
+    oracle = eviction.needs_future or prefetch.needs_future or placement.needs_future
+    future = make_future(trace) if oracle else None
+    pool = make_pool(geometry, spec.capacity, machine.layer_card)
+    _check_vram(machine, geometry, pool.capacity, spec)
+    cache = CachePool(pool, eviction, admission, future)
+    placed = start_placement(cache, placement, future)
+    host_plan = plan_host(geometry, machine.host, spec.host)
+    cached = _page_cache(spec, machine.host, geometry, host_plan.page_cache_bytes, page_cache)
+    title = f"{geometry.label} on {machine.label}, {spec.eviction}, {spec.prefetch}, {miss}"
+    policies = Policies(eviction, admission, prefetch, future)
+
+    def run(writer: Timeline | None) -> SimPyEngine:
+        engine = SimPyEngine(
+            trace, machine, preset, cache, policies, miss, host_plan, cached, writer, progress
+        )  # fmt: skip
+        engine.run()
+        return engine
+
+    if timeline is None:
+        engine = run(None)
+    else:
+        with Timeline(timeline, geometry, title) as writer:
+            engine = run(writer)
+    sizes = pool.size_of
+    result = _collect(engine, manifest(trace, spec, profiles, preset), sum(sizes[key] for key in placed))
+    result.warnings = _warnings(trace, result, spec)
+    return result
+
+
+def _check_vram(machine: Machine, geometry: ModelGeometry, room: Sequence[int], spec: RunSpec) -> None:
+    """Refuse a cache that the card cannot hold beside the dense part."""
+    for number, card in enumerate(machine.cards):
+        layers = [i for i, c in enumerate(machine.layer_card) if c == number]
+        if spec.capacity.scope == "layer":
+            cache = sum(room[i] for i in layers)
+        else:
+            cache = room[number] if number < len(room) else 0
+        dense = sum(geometry.dense_bytes[i] for i in layers)
+        if number == machine.layer_card[-1]:
+            dense += geometry.head_bytes
+        usable = card.gpu.vram_usable_bytes
+        if cache + dense > usable:
+            raise SimError(
+                f"{card.name}: an expert cache of {cache / 2**30:.2f} GiB beside {dense / 2**30:.2f} GiB of dense "
+                f"weights does not fit into {usable / 2**30:.2f} GiB of usable VRAM; at most "
+                f"{max(0, usable - dense) / 2**20:.0f}MiB are left for experts"
+            )
+
+
+def _page_cache(
+    spec: RunSpec, host: HardwareProfile, geometry: ModelGeometry, capacity: int, given: PageCache | None
+) -> PageCache | None:
+    if spec.host == "arena":
+        return None
+    if given is not None:
+        given.resize(capacity)
+        return given
+    cache = PageCache(capacity, host.disk.page_bytes.count)
+    if spec.start == "warm":
+        sizes = [size for size in geometry.expert_bytes for _ in range(geometry.experts)]
+        cache.warm(range(geometry.n_experts), sizes)
+    elif spec.start != "cold":
+        raise SimError(f"unknown start state {spec.start!r} (known: cold, warm)")
+    return cache
+
+
+def manifest(
+    trace: RoutingTrace, spec: RunSpec, profiles: tuple[HardwareProfile, ...], preset: EnginePreset
+) -> dict[str, Any]:
+    """Everything that decides a result; equal manifests give byte-identical files."""
+    return {
+        "version": version("expert-residency"),
+        "model": trace.geometry.label,
+        "trace_sha256": trace.content_hash,
+        "synthetic": trace.synthetic,
+        "hardware_sha256": [_digest(profile.model_dump(mode="json")) for profile in profiles],
+        "engine_sha256": _digest(preset.model_dump(mode="json")),
+        "spec": spec.to_dict(),
+        "engine": "simpy",
+    }
+
+
+def _digest(data: Any) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _collect(engine: SimPyEngine, made: dict[str, Any], start_bytes: int) -> RunResult:
+    transfers = engine.transfers
+    by_class = [sum(link.nbytes[c] for link in transfers.h2d) for c in range(3)]
+    return RunResult(
+        manifest=made,
+        pass_ns=np.asarray(engine.pass_ns, dtype=np.int64),
+        pass_causes=np.asarray(engine.pass_causes, dtype=np.int64),
+        pass_phase=np.asarray(engine.trace.pass_phase, dtype=np.int8),
+        pass_emits=np.asarray(engine.trace.pass_emits, dtype=np.int32),
+        served_distinct=np.asarray(engine.served_distinct, dtype=np.int64),
+        served_routed=np.asarray(engine.served_routed, dtype=np.int64),
+        link_bytes={
+            "h2d_demand": by_class[0],
+            "h2d_adapt": by_class[1],
+            "h2d_prefetch": by_class[2],
+            "d2h": sum(sum(link.nbytes) for link in transfers.d2h),
+            "disk": transfers.disk.nbytes,
+            "cpu": transfers.cpu.nbytes,
+        },
+        prefetch=engine.slots.stats,
+        evictions=engine.cache.evictions,
+        admitted_bytes=engine.slots.admitted_bytes,
+        waves=engine.waves,
+        start_bytes=start_bytes,
+        gpu_bytes=engine.gpu_bytes,
+        resident_end=np.asarray(engine.cache.resident, dtype=np.uint8),
+    )
+
+
+def _warnings(trace: RoutingTrace, result: RunResult, spec: RunSpec) -> list[str]:
+    found = []
+    if trace.synthetic:
+        found.append("the trace is synthetic: generated, not recorded from a model")
+    if result.evictions == 0 and result.admitted_bytes and spec.eviction != "static":
+        found.append(f"policy {spec.eviction} was never exercised: nothing had to leave")
+    if result.waves:
+        found.append(f"{result.waves} events did not fit their part of the cache and were served in waves")
+    cycle = trace.geometry.token_cycle_bytes
+    if spec.capacity.scope == "global" and (spec.capacity.total_bytes or cycle) < cycle:
+        found.append(
+            f"the cache is below one token's experts ({cycle / 2**20:.0f} MiB): a global LRU then hits exactly 0 %"
+        )
+    return found
+
+
+__all__ = ["HOST_MODES", "Capacity", "RunSpec", "fit_geometry", "manifest", "simulate"]

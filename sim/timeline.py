@@ -1,0 +1,115 @@
+"""Timelines: Chrome trace JSON, written as the run goes, that opens in Perfetto.
+
+Slices carry the MoE layer and expert as the model numbers them. Times are microseconds with three decimals, so
+that no nanosecond is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from sim.channels.copy_engine import CLASSES, Copy
+from sim.channels.cpu import Segment
+from sim.channels.disk import Read
+from traces import ModelGeometry
+
+
+class Timeline:
+    """Writes slices to a file; a context manager. The file appears whole, under its name, at the end.
+
+    Parameters
+    ----------
+    path
+        File to write.
+    geometry
+        Names layers and experts.
+    title
+        Shown as the process name.
+    """
+
+    def __init__(self, path: str | Path, geometry: ModelGeometry, title: str) -> None:
+        self.path = Path(path)
+        self.geometry = geometry
+        self.title = title
+        self._part = self.path.with_name(self.path.name + ".part")
+        self._stream: IO[str] | None = None
+        self._tracks: dict[str, int] = {}
+        self._lanes: dict[str, list[int]] = {}
+
+    def __enter__(self) -> Timeline:
+        self._stream = self._part.open("w", encoding="utf-8")
+        self._stream.write('{"displayTimeUnit":"ms","traceEvents":[\n')
+        self._write(_meta("process_name", 0, self.title), first=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._stream is not None
+        self._stream.write("\n]}\n")
+        self._stream.close()
+        if kind is None:
+            os.replace(self._part, self.path)
+        else:
+            self._part.unlink()
+
+    def slice(self, track: str, name: str, start_ns: int, end_ns: int, **args: Any) -> None:
+        """One slice on a track; empty ones are left out."""
+        if end_ns <= start_ns:
+            return
+        event = {
+            "ph": "X",
+            "pid": 0,
+            "tid": self._track(track),
+            "name": name,
+            "ts": start_ns / 1000,
+            "dur": (end_ns - start_ns) / 1000,
+        }
+        if args:
+            event["args"] = args
+        self._write(event)
+
+    def transfer(self, track: str, what: Copy | Segment | Read, start_ns: int, end_ns: int) -> None:
+        """A transfer that has ended, from a channel."""
+        if isinstance(what, Segment):
+            self.slice(track, what.label or "experts", start_ns, end_ns, bytes=what.nbytes)
+            return
+        layer, expert = self.geometry.layer_of_key(what.key)
+        if isinstance(what, Copy):
+            name = f"{CLASSES[what.priority]} L{layer} E{expert}"
+            self.slice(track, name, start_ns, end_ns, bytes=what.nbytes, queued_us=(start_ns - what.asked) / 1000)
+        else:
+            lane = self._lane(track, start_ns, end_ns)
+            self.slice(f"{track} lane {lane}", f"read L{layer} E{expert}", start_ns, end_ns, bytes=what.nbytes)
+
+    def _lane(self, track: str, start_ns: int, end_ns: int) -> int:
+        """First lane of the track that was free at the start."""
+        ends = self._lanes.setdefault(track, [])
+        for lane, end in enumerate(ends):
+            if end <= start_ns:
+                ends[lane] = end_ns
+                return lane
+        ends.append(end_ns)
+        return len(ends) - 1
+
+    def _track(self, name: str) -> int:
+        if name not in self._tracks:
+            self._tracks[name] = len(self._tracks) + 1
+            self._write(_meta("thread_name", self._tracks[name], name))
+            self._write(
+                {"ph": "M", "pid": 0, "tid": self._tracks[name], "name": "thread_sort_index",
+                 "args": {"sort_index": self._tracks[name]}}
+            )  # fmt: skip
+        return self._tracks[name]
+
+    def _write(self, event: dict[str, Any], *, first: bool = False) -> None:
+        assert self._stream is not None
+        self._stream.write(("" if first else ",\n") + json.dumps(event, separators=(",", ":")))
+
+
+def _meta(kind: str, tid: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "pid": 0, "tid": tid, "name": kind, "args": {"name": name}}
