@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from traces.errors import TraceError
 from traces.geometry import ModelGeometry
+from traces.validation import validate
 
 IntArray = npt.NDArray[np.integer[Any]]
 NO_EXPERT = -1
@@ -306,6 +307,10 @@ def _narrow(experts: IntArray, limit: int) -> IntArray:
 def _distinct(t: RoutingTrace) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     """Distinct experts of each event, ordered by last routing entry."""
     experts = t.geometry.experts
+    if t.n_rows == t.n_events:  # one row an event: rank order, nothing repeats
+        layer = np.repeat(t.event_layer.astype(np.int32), np.diff(t.row_offsets))
+        keys = layer * np.int32(experts) + t.row_experts.astype(np.int32)
+        return t.row_offsets, keys, np.ones(len(keys), dtype=np.int32), np.arange(len(keys), dtype=np.int64)
     row_event = np.repeat(np.arange(t.n_events, dtype=np.int64), np.diff(t.event_row_offsets))
     entry_event = np.repeat(row_event, np.diff(t.row_offsets))
     code = entry_event * experts + t.row_experts.astype(np.int64)
@@ -327,50 +332,6 @@ def _distinct(t: RoutingTrace) -> tuple[IntArray, IntArray, IntArray, IntArray]:
         counts[by_last].astype(np.int32),
         first[by_last],
     )
-
-
-def validate(t: RoutingTrace) -> None:
-    """Check shapes and ranges; the first fault is raised as a `TraceError` that names pass, layer and row."""
-    g = t.geometry
-    if t.n_events == 0 or t.n_rows == 0:
-        raise TraceError("the trace has no routing rows")
-    if len(t.event_row_offsets) != t.n_events + 1 or t.event_row_offsets[-1] != t.n_rows:
-        raise TraceError("event row offsets do not cover the rows")
-    if len(t.row_offsets) != t.n_rows + 1 or t.row_offsets[-1] != t.n_routed:
-        raise TraceError("row offsets do not cover the expert ids")
-    if (np.diff(t.event_row_offsets) <= 0).any():
-        raise TraceError("an event without rows")
-    if int(t.event_layer.min()) < 0 or int(t.event_layer.max()) >= g.n_layers:
-        raise TraceError(f"layer index outside the model's {g.n_layers} MoE layers")
-    order = t.event_pass.astype(np.int64) * g.n_layers + t.event_layer
-    if (np.diff(order) <= 0).any():
-        at = int(np.flatnonzero(np.diff(order) <= 0)[0]) + 1
-        raise TraceError(
-            f"events out of order or repeated at pass {int(t.event_pass[at])}, "
-            f"layer {g.layer_ids[int(t.event_layer[at])]}"
-        )
-    bad = np.flatnonzero((t.row_experts < 0) | (t.row_experts >= g.experts))
-    if len(bad):
-        raise TraceError(f"{place_of_entry(t, int(bad[0]))}: expert id {int(t.row_experts[bad[0]])} "
-                         f"outside 0..{g.experts - 1}")  # fmt: skip
-    row = np.repeat(np.arange(t.n_rows, dtype=np.int64), np.diff(t.row_offsets))
-    code = np.sort(row * g.experts + t.row_experts)
-    same = np.flatnonzero(code[1:] == code[:-1])
-    if len(same):
-        at_row = int(code[same[0]] // g.experts)
-        raise TraceError(f"{place_of_row(t, at_row)}: expert {int(code[same[0]] % g.experts)} twice in one row")
-
-
-def place_of_row(t: RoutingTrace, row: int) -> str:
-    """`pass p, layer l, row r` of a routing row, for messages."""
-    event = int(np.searchsorted(t.event_row_offsets, row, side="right")) - 1
-    layer = t.geometry.layer_ids[int(t.event_layer[event])]
-    return f"pass {int(t.event_pass[event])}, layer {layer}, row {row - int(t.event_row_offsets[event])}"
-
-
-def place_of_entry(t: RoutingTrace, entry: int) -> str:
-    """Place of one routed (row, expert) entry, for messages."""
-    return place_of_row(t, int(np.searchsorted(t.row_offsets, entry, side="right")) - 1)
 
 
 class TraceBuilder:

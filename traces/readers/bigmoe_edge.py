@@ -20,7 +20,7 @@ import numpy.typing as npt
 from traces.errors import TraceError
 from traces.geometry import ModelGeometry, quant_family
 from traces.readers.base import read_text, source_meta
-from traces.readers.checks import check_experts, layer_indices, number_passes, row_table
+from traces.readers.checks import check_complete, check_experts, layer_indices, number_passes, row_table
 from traces.trace import IntArray, Phase, RoutingTrace, assemble
 
 name = "bigmoe-edge"
@@ -57,7 +57,9 @@ def read(path: Path, model: ModelGeometry | None = None) -> RoutingTrace:
     emits = np.ones(len(first), dtype=np.int32)
     more_prompt = (phase[:-1] == Phase.PREFILL) & (phase[1:] == Phase.PREFILL) & (request[:-1] == request[1:])
     emits[:-1][more_prompt] = 0
-    _check_layers(rows_at, emits, first, start, geometry, path, place)
+    rows_at[emits == 0, -1] = np.maximum(rows_at[emits == 0, -1], 1)  # a chunk before the last may lack that layer
+    check_complete(rows_at, geometry, path, lambda p: f"the pass from {place(int(start[first[p]]))}",
+                   short_last=phase == Phase.PREFILL)  # fmt: skip
     phase = np.where((phase == Phase.DECODE) & (rows_at.max(axis=1) > 1), Phase.VERIFY, phase)
     kept = table["dropped"] == 0
     counts = np.add.reduceat(kept.astype(np.int64), start)
@@ -255,21 +257,3 @@ def _check_repeats(row: dict[str, IntArray], layer: IntArray, start: IntArray, p
         at = int(order[1:][same].min())
         raise TraceError(f"turn {row['turn'][at]}, step {row['step'][at]} is repeated in this layer", path=path,
                          place=place(int(start[at])))  # fmt: skip
-
-
-def _check_layers(
-    rows_at: IntArray,
-    emits: IntArray,
-    first: IntArray,
-    start: IntArray,
-    geometry: ModelGeometry,
-    path: Path,
-    place: Any,
-) -> None:
-    """Every pass reaches every MoE layer; a prompt chunk that is not the last may lack the last one."""
-    absent = rows_at == 0
-    absent[emits == 0, -1] = False
-    if absent.any():
-        number, layer = (int(i[0]) for i in np.nonzero(absent))
-        why = f"the pass that starts here has no rows of layer {geometry.layer_ids[layer]} (cut off or incomplete)"
-        raise TraceError(why, path=path, place=place(int(start[first[number]])))

@@ -124,14 +124,18 @@ def check_complete(
 
     `place` takes the pass number.
     """
-    expected = np.repeat(rows_at[:, :1], geometry.n_layers, axis=1)
-    wrong = rows_at != expected
+    wrong = rows_at != rows_at[:, :1]
     wrong[:, -1] &= ~(short_last & (rows_at[:, -1] == 1))
     wrong |= rows_at == 0
     if wrong.any():
         number, index = (int(i) for i in np.argwhere(wrong)[0])
         layer, first = geometry.layer_ids[index], geometry.layer_ids[0]
-        why = f"layer {layer} has {int(rows_at[number, index])} rows, layer {first} has {int(rows_at[number, 0])}"
+        found, expected = int(rows_at[number, index]), int(rows_at[number, 0])
+        why = (
+            f"layer {layer} has {found} rows, layer {first} has {expected}"
+            if found
+            else f"no rows of layer {layer}"
+        )
         raise TraceError(
             f"{why} (rows are missing or repeated, or the file is cut off)", path=path, place=place(number)
         )

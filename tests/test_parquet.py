@@ -1,0 +1,223 @@
+"""Parquet in and out: nothing is lost, nothing half-written is seen, and bad files are named."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder, TraceError, read_trace, write_parquet
+
+
+@st.composite
+def routing_traces(draw: st.DrawFn) -> RoutingTrace:
+    """Small traces with everything that may vary: ragged k and rows, absent layers, verify passes, predictions."""
+    layer_ids = draw(st.lists(st.integers(0, 90), min_size=1, max_size=4, unique=True).map(sorted))
+    experts = draw(st.integers(2, 12))
+    size = st.integers(1, 10**7)
+    n = len(layer_ids)
+    geometry = ModelGeometry(
+        name="random", layer_ids=tuple(layer_ids), experts=experts, top_k=draw(st.integers(1, experts)),
+        expert_bytes=tuple(draw(st.lists(size, min_size=n, max_size=n))), dense_bytes=(1,) * n,
+    )  # fmt: skip
+    weighted, reported = draw(st.booleans()), draw(st.booleans())
+    builder = TraceBuilder(geometry, synthetic=True, notes=["random"])
+    for _ in range(draw(st.integers(1, 4))):
+        builder.begin_pass(
+            draw(st.sampled_from(Phase)), request=draw(st.integers(0, 3)), emits=draw(st.integers(0, 4))
+        )
+        for layer in draw(st.lists(st.sampled_from(layer_ids), min_size=1, unique=True)):
+            for _ in range(draw(st.integers(1, 3))):
+                ids = draw(st.lists(st.integers(0, experts - 1), min_size=1, max_size=experts, unique=True))
+                builder.row(
+                    layer, ids, position=draw(st.integers(-1, 100)),
+                    weights=[draw(st.floats(0, 1, width=32)) for _ in ids] if weighted else None,
+                    residency=[draw(st.integers(-1, 2)) for _ in ids] if reported else None,
+                )  # fmt: skip
+    trace = builder.build()
+    for depth in draw(st.sets(st.integers(1, 5), max_size=2)):
+        sets = [
+            draw(st.lists(st.integers(0, experts - 1), max_size=3, unique=True)) for _ in range(trace.n_events)
+        ]
+        offsets = np.cumsum([0, *map(len, sets)]).astype(np.int64)
+        trace.predictions[depth] = offsets, np.asarray([e for s in sets for e in s], dtype=np.int16)
+    return trace
+
+
+@pytest.fixture
+def trace() -> RoutingTrace:
+    geometry = ModelGeometry("small", (1, 2), 6, 2, (10, 20), (1, 1))
+    builder = TraceBuilder(geometry, source_engine="test")
+    for p, phase in enumerate((Phase.PREFILL, Phase.DECODE, Phase.VERIFY)):
+        builder.begin_pass(phase, emits=p)
+        for layer in (1, 2):
+            for row in range((3, 1, 2)[p]):
+                builder.row(layer, [row, 5 - row], position=row, weights=[0.75, 0.25])
+    return builder.build()
+
+
+@given(routing_traces())
+@settings(max_examples=60, deadline=None)
+def test_round_trip_keeps_everything(trace: RoutingTrace) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t.parquet"
+        write_parquet(trace, path)
+        back = read_trace(path)
+        assert [p.name for p in Path(folder).iterdir()] == ["t.parquet"]
+    assert back.content_hash == trace.content_hash
+    assert back.geometry == trace.geometry
+    assert back.meta == trace.meta
+    assert back.predictions.keys() == trace.predictions.keys()
+    np.testing.assert_array_equal(back.keys, trace.keys)
+
+
+@given(routing_traces(), st.randoms(use_true_random=False))
+@settings(max_examples=30, deadline=None)
+def test_order_of_the_rows_in_the_file_does_not_matter(trace: RoutingTrace, random: object) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t.parquet"
+        write_parquet(replace(trace, predictions={}), path)
+        table = pq.read_table(path)
+        order = list(range(table.num_rows))
+        random.shuffle(order)  # type: ignore[attr-defined]
+        pq.write_table(table.take(order), path)
+        back = read_trace(path)
+    assert back.content_hash == replace(trace, predictions={}).content_hash
+
+
+def test_equal_traces_give_equal_bytes(trace: RoutingTrace, tmp_path: Path) -> None:
+    write_parquet(trace, tmp_path / "a.parquet")
+    write_parquet(read_trace(tmp_path / "a.parquet"), tmp_path / "b.parquet")
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+
+
+def test_hash_sees_weights_and_predictions(trace: RoutingTrace) -> None:
+    assert trace.row_weights is not None
+    lighter = replace(trace, row_weights=trace.row_weights / 2)
+    told = replace(
+        trace, predictions={1: (np.arange(trace.n_events + 1), np.zeros(trace.n_events, dtype=np.int16))}
+    )
+    assert len({t.content_hash for t in (trace, lighter, replace(trace, row_weights=None), told)}) == 4
+
+
+def test_columns_are_as_documented(trace: RoutingTrace, tmp_path: Path) -> None:
+    write_parquet(trace, tmp_path / "t.parquet")
+    table = pq.read_table(tmp_path / "t.parquet")
+    names = ["request", "pass", "row", "phase", "position", "layer", "experts", "weights"]
+    assert table.column_names == names
+    assert set(table.column("layer").to_pylist()) == {1, 2}  # the model's own numbers
+    assert table.column("phase").unique().to_pylist() == ["prefill", "decode", "verify"]
+    header = json.loads(table.schema.metadata[b"expert_residency"])
+    assert header["format_version"] == 1
+    assert header["emits"] == {"0": 0, "2": 2}
+    assert pq.ParquetFile(tmp_path / "t.parquet").metadata.row_group(0).column(0).compression == "ZSTD"
+
+
+def test_predictions_of_several_rows_are_united(trace: RoutingTrace, tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    write_parquet(trace, path)
+    table = pq.read_table(path)
+    lists = [[3, 1], [1, 4], [], *([[]] * (table.num_rows - 3))]
+    pq.write_table(table.append_column("predicted_d2", pa.array(lists, pa.list_(pa.int16()))), path)
+    offsets, experts = read_trace(path).predictions[2]
+    assert experts.tolist() == [3, 1, 4]
+    assert offsets.tolist() == [0, *([3] * trace.n_events)]
+
+
+def edited(trace: RoutingTrace, path: Path, **columns: list[object] | None) -> Path:
+    """The trace's file with columns replaced, or dropped where None."""
+    write_parquet(trace, path)
+    table = pq.read_table(path)
+    for name, values in columns.items():
+        at = table.column_names.index(name)
+        table = table.remove_column(at)
+        if values is not None:
+            table = table.add_column(at, name, pa.array(values))
+    pq.write_table(table, path)
+    return path
+
+
+def with_header(trace: RoutingTrace, path: Path, **changes: object) -> Path:
+    write_parquet(trace, path)
+    table = pq.read_table(path)
+    header = json.loads(table.schema.metadata[b"expert_residency"]) | changes
+    pq.write_table(table.replace_schema_metadata({b"expert_residency": json.dumps(header).encode()}), path)
+    return path
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(TraceError) as error:
+        read_trace(path, "parquet")
+    message = str(error.value)
+    assert str(path) in message
+    assert "\n" not in message
+    return message
+
+
+def test_bad_files_are_one_sentence(trace: RoutingTrace, tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    write_parquet(trace, path)
+    whole = path.read_bytes()
+    for data in (b"", b"hello", whole[: len(whole) // 2], whole[:-9]):
+        path.write_bytes(data)
+        assert "not a whole Parquet file" in refused(path)
+    assert "no such file" in refused(tmp_path / "absent.parquet")
+    pq.write_table(pa.table({"a": [1]}), path)
+    assert "'expert_residency'" in refused(path)
+
+
+def test_bad_headers_are_one_sentence(trace: RoutingTrace, tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    geometry = trace.geometry.to_dict()
+    assert "format version 2, expected 1" in refused(with_header(trace, path, format_version=2))
+    short = geometry | {"expert_bytes": [10]}
+    assert "expert bytes of layer 2 are missing" in refused(with_header(trace, path, geometry=short))
+    zero = geometry | {"expert_bytes": [0, 20]}
+    assert "expert bytes of layer 1 are missing" in refused(with_header(trace, path, geometry=zero))
+    none = {k: v for k, v in geometry.items() if k != "expert_bytes"}
+    assert "expert_bytes" in refused(with_header(trace, path, geometry=none))
+    fewer = geometry | {"layer_ids": [1], "expert_bytes": [10], "dense_bytes": [1]}
+    assert "layer 2 is not an MoE layer" in refused(with_header(trace, path, geometry=fewer))
+    assert "emits names pass 9" in refused(with_header(trace, path, emits={"9": 2}))
+
+
+def test_bad_columns_are_one_sentence(trace: RoutingTrace, tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    write_parquet(trace, path)
+    table = pq.read_table(path)
+    rows, experts = table.column("row").to_pylist(), table.column("experts").to_pylist()
+    assert "missing column(s) experts" in refused(edited(trace, path, experts=None))
+    assert "pass 0, layer 1: row 0 is repeated" in refused(edited(trace, path, row=[0, 0, *rows[2:]]))
+    assert "pass 0, layer 1: row 1 is missing" in refused(edited(trace, path, row=[0, 2, 3, *rows[3:]]))
+    wrong = edited(trace, path, experts=[[6, 0], *experts[1:]])
+    assert "pass 0, layer 1, row 0: expert id 6 outside 0..5" in refused(wrong)
+    twice = edited(trace, path, experts=[[1, 1], *experts[1:]])
+    assert "expert 1 twice in one row" in refused(twice)
+    assert "1 weights for 2 experts" in refused(
+        edited(trace, path, weights=[[0.5], *([[0.5, 0.5]] * (len(rows) - 1))])
+    )
+    assert "unknown phase 'warm-up'" in refused(edited(trace, path, phase=["warm-up"] * len(rows)))
+    phases = ["decode", *table.column("phase").to_pylist()[1:]]
+    assert "pass 0: phase changes" in refused(edited(trace, path, phase=phases))
+    assert "pass 1 is missing" in refused(
+        edited(trace, path, **{"pass": [2 * p for p in table.column("pass").to_pylist()]})
+    )
+    assert "expected a list" in refused(edited(trace, path, experts=rows))
+    pq.write_table(table.append_column("colour", table.column("row")), path)
+    assert "unknown column(s) colour" in refused(path)
+
+
+def test_a_failed_write_leaves_nothing(trace: RoutingTrace, tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="cannot be written"):
+        write_parquet(trace, tmp_path / "no folder" / "t.parquet")
+    with pytest.raises(ValueError, match="JSON"):
+        write_parquet(replace(trace, meta={"x": float("nan")}), tmp_path / "t.parquet")
+    assert list(tmp_path.iterdir()) == []
