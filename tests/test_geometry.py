@@ -150,6 +150,7 @@ def test_a_file_of_the_users(tmp_path: Path) -> None:
         ("dense_layer_bytes = 5", "", "dense_layer_bytes of quantization Q4 is missing"),
         ("top_k = 2", "top_k = 9", "top-k 9 of 8 experts is impossible"),
         ('kind = "assumed"', 'kind = "guess"', "kind"),
+        ('family = "q4"', 'family = "Q4"', "unknown family 'Q4' (known: iq1,"),
         ("experts = 8", 'experts = "8?"', "experts"),
         ("total_layers = 4", "total_layers = 1", "no MoE layer"),
         ('name = "mine"', 'name = "mine', "not valid TOML"),
@@ -169,6 +170,9 @@ def test_bad_files_are_one_sentence(old: str, new: str, says: str, tmp_path: Pat
 def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="no such model file"):
         load_model(str(tmp_path / "none.toml"))
+    (tmp_path / "latin.toml").write_bytes(b"# \xe9")
+    with pytest.raises(TraceError, match="byte 2: not valid UTF-8"):
+        load_model(str(tmp_path / "latin.toml"))
 
 
 def test_unknown_geometry_field_is_refused() -> None:

@@ -13,11 +13,12 @@ import tomllib
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from typing import TYPE_CHECKING, Any
 
 from traces.errors import TraceError
+
+if TYPE_CHECKING:
+    from traces.model_file import ModelFile
 
 
 @dataclass(frozen=True)
@@ -150,39 +151,6 @@ def quant_family(name: str) -> str:
     return "fp16" if family == "f16" else family
 
 
-class _Quant(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    family: str
-    expert_bytes: int | list[int] | None = None
-    dense_layer_bytes: int | list[int] | None = None
-    head_bytes: int = 0
-    dense_only_bytes: int = 0
-    kind: str = Field(pattern="^(measured|datasheet|derived|assumed)$")
-    source: str
-
-    @model_validator(mode="after")
-    def _sizes(self) -> _Quant:
-        if self.expert_bytes is None:
-            raise ValueError("expert_bytes is missing")
-        return self
-
-
-class _ModelFile(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    name: str
-    description: str = ""
-    total_layers: int
-    first_moe_layer: int = 0
-    moe_layer_step: int = 1
-    experts: int
-    top_k: int
-    hidden_size: int = 0
-    expert_width: int = 0
-    source: str
-    default_quant: str
-    quants: dict[str, _Quant]
-
-
 def list_models() -> dict[str, list[str]]:
     """Names of the packaged models, each with its quantizations (the default first)."""
     found: dict[str, list[str]] = {}
@@ -202,12 +170,17 @@ def load_model(spec: str, quant: str | None = None) -> ModelGeometry:
     TraceError
         Unknown name or quantization (the valid ones are listed), or a file that does not validate.
     """
+    from traces.model_file import parse
+
     name, _, tail = spec.partition("/")
     if spec.endswith(".toml"):
         path = Path(spec)
         if not path.is_file():
             raise TraceError("no such model file", path=path)
-        text, origin = path.read_text(encoding="utf-8"), str(path)
+        try:
+            text, origin = path.read_text(encoding="utf-8"), str(path)
+        except UnicodeDecodeError as error:
+            raise TraceError("not valid UTF-8", path=path, place=f"byte {error.start}") from None
     else:
         quant = quant or tail or None
         file = resources.files("traces").joinpath("models", f"{name.lower()}.toml")
@@ -217,17 +190,11 @@ def load_model(spec: str, quant: str | None = None) -> ModelGeometry:
             hint = f"; did you mean {close[0]}?" if close else ""
             raise TraceError(f"unknown model {name!r}{hint} (known: {', '.join(names)})")
         text, origin = file.read_text(encoding="utf-8"), f"model {name}"
-    try:
-        data = _ModelFile.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise TraceError(f"not valid TOML ({error})", path=origin) from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise TraceError(first["msg"], path=origin, place=".".join(map(str, first["loc"]))) from None
+    data = parse(text, origin)
     return _build(data, quant or data.default_quant, origin)
 
 
-def _build(data: _ModelFile, quant: str, origin: str) -> ModelGeometry:
+def _build(data: ModelFile, quant: str, origin: str) -> ModelGeometry:
     by_lower = {name.lower(): name for name in data.quants}
     if quant.lower() not in by_lower:
         raise TraceError(f"unknown quantization {quant!r} of {data.name} (known: {', '.join(data.quants)})")
