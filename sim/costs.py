@@ -11,9 +11,6 @@ from sim.machine import Machine
 from sim.preset import EnginePreset
 from traces import ModelGeometry
 
-HIDDEN_BYTES = 4
-"""A hand-off carries float32 rows."""
-
 
 @dataclass(frozen=True)
 class Costs:
@@ -81,7 +78,7 @@ class Costs:
             dispatch_ns=cpu.dispatch_ns,
             head_ns=ns_for_bytes(geometry.head_bytes, dense_rate[last]) if geometry.head_bytes else 0,
             first_ns=ns_for_bytes(geometry.dense_only_bytes, dense_rate[0]) if geometry.dense_only_bytes else 0,
-            row_bytes=geometry.hidden_size * HIDDEN_BYTES,
+            row_bytes=geometry.token_handoff_bytes,
             machine=machine,
         )
 
@@ -103,6 +100,6 @@ class Costs:
         return max(read, rows * self.expert_flop // self.cpu_flop_per_ns)
 
     def handoff(self, card: int, rows: int) -> int:
-        """Rows from `card - 1` to `card` through mapped host memory, at the slower of the two links."""
-        nbytes = rows * self.row_bytes
-        return max(handoff_ns(self.machine.cards[c].link, nbytes) for c in (card - 1, card))
+        """Rows from `card - 1` to `card`, at the slower of the two links."""
+        nbytes, p2p = rows * self.row_bytes, self.machine.p2p
+        return max(handoff_ns(self.machine.cards[c].link, nbytes, p2p=p2p) for c in (card - 1, card))

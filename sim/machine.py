@@ -21,6 +21,8 @@ class Machine:
         One profile a card; `cards[0]` also gives the host.
     layer_card
         For each MoE layer (by index) the card that runs it: contiguous stages, ascending.
+    p2p
+        Whether a stage hands over peer to peer, or through mapped host memory.
 
     Raises
     ------
@@ -30,6 +32,7 @@ class Machine:
 
     cards: tuple[HardwareProfile, ...]
     layer_card: tuple[int, ...]
+    p2p: bool = False
 
     def __post_init__(self) -> None:
         if not self.cards:
@@ -45,11 +48,13 @@ class Machine:
         return cls((profile,), (0,) * n_layers)
 
     @classmethod
-    def split(cls, profiles: tuple[HardwareProfile, ...], layers_each: tuple[int, ...]) -> Machine:
+    def split(
+        cls, profiles: tuple[HardwareProfile, ...], layers_each: tuple[int, ...], *, p2p: bool = False
+    ) -> Machine:
         """`layers_each[c]` layers on card c, in order."""
         if len(layers_each) != len(profiles):
             raise SimError(f"{len(layers_each)} stage sizes for {len(profiles)} cards")
-        return cls(profiles, tuple(card for card, n in enumerate(layers_each) for _ in range(n)))
+        return cls(profiles, tuple(card for card, n in enumerate(layers_each) for _ in range(n)), p2p)
 
     @property
     def host(self) -> HardwareProfile:

@@ -45,6 +45,8 @@ class RunSpec:
         Preset, and a miss mode that overrides the preset's.
     host, start
         How the host holds the experts, and the state of the page cache at the start.
+    p2p
+        Whether cards hand over peer to peer, or through mapped host memory.
     model
         Byte sizes to use instead of the trace's own (same layers and experts).
     """
@@ -60,6 +62,7 @@ class RunSpec:
     miss: str | None = None
     host: HostMode = "arena"
     start: StartState = "warm"
+    p2p: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain form, for manifests."""
@@ -88,6 +91,7 @@ def simulate(
     trace: RoutingTrace,
     spec: RunSpec,
     *,
+    profiles: Sequence[HardwareProfile] | None = None,
     page_cache: PageCache | None = None,
     timeline: str | Path | None = None,
     progress: Callable[[int], None] | None = None,
@@ -96,6 +100,8 @@ def simulate(
 
     Parameters
     ----------
+    profiles
+        Cards to use in the place of those that `spec.hardware` names (derived ones, say with other RAM).
     page_cache
         State left by an earlier run, to go on from; changed by this one. By default `spec.start` decides.
     timeline
@@ -108,7 +114,7 @@ def simulate(
     SimError, PolicyError, HardwareError
         Any choice that is not valid, or a machine that is too small for it.
     """
-    profiles = tuple(load_profile(name) for name in spec.hardware)
+    profiles = tuple(profiles or (load_profile(name) for name in spec.hardware))
     preset = load_engine(spec.engine)
     miss = spec.miss or preset.miss
     if miss not in MISS_MODES:
@@ -117,7 +123,7 @@ def simulate(
     layers_each = spec.layers_each or (geometry.n_layers,) + (0,) * (len(profiles) - 1)
     if sum(layers_each) != geometry.n_layers:
         raise SimError(f"stages of {list(layers_each)} layers do not add up to {geometry.n_layers} MoE layers")
-    machine = Machine.split(profiles, layers_each)
+    machine = Machine.split(profiles, layers_each, p2p=spec.p2p)
     eviction = create("eviction", spec.eviction)
     admission = create("admission", spec.admission)
     prefetch = create("prefetch", spec.prefetch)

@@ -44,6 +44,8 @@ class ModelGeometry:
         Bytes of layers without experts, read once a pass (before the first MoE layer).
     hidden_size
         Width of the residual stream; sizes the activation rows that travel.
+    handoff_bytes
+        What a token hands from one pipeline stage to the next, where it is more than a row of float32; 0: a row.
     quant_family
         Key into a machine's rates (`q4`, `q2`, `iq3`, `mxfp4`, `bf16`, ...).
     source
@@ -67,6 +69,7 @@ class ModelGeometry:
     dense_only_bytes: int = 0
     expert_params: int = 0
     hidden_size: int = 0
+    handoff_bytes: int = 0
     total_layers: int = 0
     source: str = ""
 
@@ -100,6 +103,11 @@ class ModelGeometry:
     def label(self) -> str:
         """`name` or `name/quant`."""
         return f"{self.name}/{self.quant}" if self.quant else self.name
+
+    @property
+    def token_handoff_bytes(self) -> int:
+        """Bytes that a token hands to the next stage; 0 when the model's width is unknown."""
+        return self.handoff_bytes or 4 * self.hidden_size
 
     @property
     def all_expert_bytes(self) -> int:
@@ -220,6 +228,7 @@ def _build(data: ModelFile, quant: str, origin: str) -> ModelGeometry:
         dense_only_bytes=chosen.dense_only_bytes,
         expert_params=3 * data.hidden_size * data.expert_width,
         hidden_size=data.hidden_size,
+        handoff_bytes=data.handoff_bytes,
         total_layers=data.total_layers,
         source=f"{chosen.source} ({chosen.kind})",
     )

@@ -43,6 +43,7 @@ class ModelFile(BaseModel):
     experts: int
     top_k: int
     hidden_size: int = 0
+    handoff_bytes: int = Field(default=0, ge=0)
     expert_width: int = 0
     source: str
     default_quant: str
