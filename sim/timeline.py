@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from sim.channels.copy_engine import CLASSES, Copy
+from sim.channels.copy_engine import CLASSES, Batch
 from sim.channels.cpu import Segment
 from sim.channels.disk import Read
 from traces import ModelGeometry
@@ -73,16 +73,20 @@ class Timeline:
             event["args"] = args
         self._write(event)
 
-    def transfer(self, track: str, what: Copy | Segment | Read, start_ns: int, end_ns: int) -> None:
+    def transfer(self, track: str, what: Batch | Segment | Read, start_ns: int, end_ns: int) -> None:
         """A transfer that has ended, from a channel."""
         if isinstance(what, Segment):
             self.slice(track, what.label or "experts", start_ns, end_ns, bytes=what.nbytes)
             return
-        layer, expert = self.geometry.layer_of_key(what.key)
-        if isinstance(what, Copy):
+        if isinstance(what, Batch):
+            at = what.landed - 1
+            layer, expert = self.geometry.layer_of_key(what.keys[at])
             name = f"{CLASSES[what.priority]} L{layer} E{expert}"
-            self.slice(track, name, start_ns, end_ns, bytes=what.nbytes, queued_us=(start_ns - what.asked) / 1000)
+            self.slice(
+                track, name, start_ns, end_ns, bytes=what.nbytes[at], queued_us=(start_ns - what.asked) / 1000
+            )
         else:
+            layer, expert = self.geometry.layer_of_key(what.key)
             lane = self._lane(track, start_ns, end_ns)
             self.slice(f"{track} lane {lane}", f"read L{layer} E{expert}", start_ns, end_ns, bytes=what.nbytes)
 

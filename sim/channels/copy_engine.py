@@ -1,9 +1,9 @@
 """One direction of a card's host link: a queue of copies, one in service.
 
-FIFO within priority classes demand > adapt > prefetch; not preemptive. The set-up time is paid only by a copy
-that finds the engine idle, since queued copies hide theirs; a copy never takes less than its submission costs
-the host. A queued prefetch that becomes a demand is promoted; one whose deadline has passed is cancelled
-when its turn comes.
+FIFO within priority classes demand > adapt > prefetch, not preemptive. Copies that one decision asks for come as
+a *batch*, which is served copy by copy: between two of them a more urgent batch goes first. The set-up time is
+paid only by a copy that finds the engine idle, since queued copies hide theirs. A queued prefetch that becomes
+a demand is promoted; one whose deadline has passed is cancelled when its turn comes.
 """
 
 from __future__ import annotations
@@ -16,43 +16,56 @@ from sim.channels.shared import SharedNet
 DEMAND, ADAPT, PREFETCH = 0, 1, 2
 CLASSES = ("demand", "adapt", "prefetch")
 WAITING, QUEUED, COPYING, DONE, CANCELLED = 0, 1, 2, 3, 4
-"""States of a copy; one that is WAITING has not been submitted, since its bytes come from the disk first."""
+"""States of a batch; one that is WAITING has not been submitted, since its bytes come from the disk first."""
 
 
-class Copy:
-    """A copy asked for."""
+class Batch:
+    """Copies asked for together, in order.
+
+    Parameters
+    ----------
+    keys, nbytes, solo_ns
+        One entry a copy; `solo_ns` is its time alone on the link.
+    mb_per_s
+        Rate of all of them.
+    priority, deadline
+        Class; event after which a prefetch is of no use.
+    asked
+        When the engine wanted them (ns); bytes on the disk are submitted later.
+    on_landed
+        Called with the batch and a position at each landing, and with -1 if the batch is cancelled.
+    """
 
     __slots__ = (
-        "asked", "began", "deadline", "keep", "key", "mb_per_s", "nbytes", "on_end", "priority", "solo_ns",
+        "asked", "began", "deadline", "keys", "landed", "mb_per_s", "nbytes", "on_landed", "priority", "solo_ns",
         "state", "submitted",
     )  # fmt: skip
 
     def __init__(
         self,
-        key: int,
-        nbytes: int,
-        solo_ns: int,
+        keys: list[int],
+        nbytes: list[int],
+        solo_ns: list[int],
         mb_per_s: int,
         priority: int,
-        on_end: Callable[[Copy], None],
         deadline: int,
         asked: int,
-        keep: bool,
+        on_landed: Callable[[Batch, int], None],
     ) -> None:
-        self.key = key
+        self.keys = keys
         self.nbytes = nbytes
         self.solo_ns = solo_ns
         self.mb_per_s = mb_per_s
         self.priority = priority
-        self.on_end = on_end
         self.deadline = deadline
         self.asked = asked
-        """When the engine wanted it; bytes on the disk are submitted later."""
-        self.keep = keep
-        """Whether it fills a slot (else a staging buffer)."""
+        self.on_landed = on_landed
+        self.landed = 0
+        """Copies that have landed: the first so many."""
         self.state = WAITING
         self.submitted = -1
         self.began = -1
+        """When the copy in service began."""
 
 
 class CopyEngine:
@@ -61,11 +74,11 @@ class CopyEngine:
     Parameters
     ----------
     net, servers
-        Where the copies' bytes pass (DRAM, perhaps a root port).
+        Where the bytes pass (DRAM, perhaps a root port).
     set_up_ns
         Paid by a copy that finds the engine idle.
     is_stale
-        Tells from a copy's deadline whether it may be dropped instead of started.
+        Tells from a deadline whether a prefetch may be dropped instead of started.
     name
         Track name for timelines.
     """
@@ -83,80 +96,91 @@ class CopyEngine:
         self.set_up_ns = set_up_ns
         self.is_stale = is_stale
         self.name = name
-        self.queues: tuple[deque[Copy], ...] = (deque(), deque(), deque())
-        self.current: Copy | None = None
+        self.queues: tuple[deque[Batch], ...] = (deque(), deque(), deque())
+        self.current: Batch | None = None
         self.nbytes = [0, 0, 0]
-        """Bytes moved, by class."""
-        self.busy_ns = 0
-        self.observer: Callable[[str, Copy, int, int], None] | None = None
+        """Bytes landed, by class."""
+        self.observer: Callable[[str, Batch, int, int], None] | None = None
 
-    def submit(self, copy: Copy) -> None:
-        """Queue a copy; it starts at once if the engine is idle."""
-        copy.submitted = self.net.env.now
-        if copy.state == CANCELLED:
+    def submit(self, batch: Batch) -> None:
+        """Queue a batch; it starts at once if the engine is idle."""
+        batch.submitted = self.net.env.now
+        if batch.state == CANCELLED:
             return
+        batch.state = QUEUED
+        self.queues[batch.priority].append(batch)
         if self.current is None:
-            if copy.priority == PREFETCH and self.is_stale(copy.deadline):
-                copy.state = CANCELLED
-                copy.on_end(copy)
-                return
-            self._begin(copy, self.set_up_ns)
-        else:
-            copy.state = QUEUED
-            self.queues[copy.priority].append(copy)
+            following = self._next()
+            if following is not None:
+                self._begin(following, self.set_up_ns)
 
-    def promote(self, copy: Copy, priority: int) -> None:
-        """Move a queued copy to the end of a more urgent class; one in service is left alone."""
-        if priority >= copy.priority:
+    def promote(self, batch: Batch, priority: int) -> None:
+        """Move a batch that is not in service to the end of a more urgent class."""
+        if priority >= batch.priority or batch.state not in (WAITING, QUEUED):
             return
-        if copy.state == QUEUED:
-            self.queues[copy.priority].remove(copy)
-            self.queues[priority].append(copy)
-        if copy.state in (WAITING, QUEUED):
-            copy.priority = priority
+        if batch.state == QUEUED:
+            self.queues[batch.priority].remove(batch)
+            self.queues[priority].append(batch)
+        batch.priority = priority
 
-    def cancel(self, copy: Copy) -> bool:
-        """Drop a copy that has not begun; False if it has. `on_end` is called for it."""
-        if copy.state not in (WAITING, QUEUED):
+    def cancel(self, batch: Batch) -> bool:
+        """Drop a batch of which nothing has begun; False if something has."""
+        if batch.state not in (WAITING, QUEUED) or batch.landed:
             return False
-        if copy.state == QUEUED:
-            self.queues[copy.priority].remove(copy)
-        copy.state = CANCELLED
-        copy.on_end(copy)
+        if batch.state == QUEUED:
+            self.queues[batch.priority].remove(batch)
+        batch.state = CANCELLED
+        batch.on_landed(batch, -1)
         return True
 
-    def drain(self) -> list[Copy]:
-        """Copies still queued."""
-        return [copy for queue in self.queues for copy in queue]
+    def _begin(self, batch: Batch, set_up_ns: int) -> None:
+        self.current = batch
+        batch.state = COPYING
+        batch.began = self.net.env.now
+        self.net.start(batch.solo_ns[batch.landed] + set_up_ns, batch.mb_per_s, self.servers, self._ended)
 
-    def _begin(self, copy: Copy, set_up_ns: int) -> None:
-        self.current = copy
-        copy.state = COPYING
-        copy.began = self.net.env.now
-        self.net.start(copy.solo_ns + set_up_ns, copy.mb_per_s, self.servers, self._ended)
-
-    def _ended(self) -> None:
-        copy = self.current
-        assert copy is not None
+    def _ended(self) -> int:
+        batch = self.current
+        assert batch is not None
         now = self.net.env.now
-        copy.state = DONE
-        self.nbytes[copy.priority] += copy.nbytes
-        self.busy_ns += now - copy.began
+        at = batch.landed
+        batch.landed = at + 1
+        self.nbytes[batch.priority] += batch.nbytes[at]
         if self.observer is not None:
-            self.observer(self.name, copy, copy.began, now)
-        self.current = None
+            self.observer(self.name, batch, batch.began, now)
+        more = batch.landed < len(batch.keys)
+        if not more:
+            batch.state = DONE
+        batch.on_landed(batch, at)
+        if more and not self._more_urgent(batch.priority):
+            batch.began = now
+            return batch.solo_ns[batch.landed]
+        if more:
+            batch.state = QUEUED
+            self.queues[batch.priority].appendleft(batch)
         following = self._next()
-        if following is not None:
-            self._begin(following, 0)
-        copy.on_end(copy)
+        self.current = None
+        if following is None:
+            return 0
+        if following.mb_per_s == batch.mb_per_s:
+            self.current = following
+            following.state = COPYING
+            following.began = now
+            return following.solo_ns[following.landed]
+        self._begin(following, 0)
+        return 0
 
-    def _next(self) -> Copy | None:
+    def _more_urgent(self, priority: int) -> bool:
+        """Whether a batch of a class before `priority` is queued."""
+        return priority > DEMAND and bool(self.queues[DEMAND] or (priority > ADAPT and self.queues[ADAPT]))
+
+    def _next(self) -> Batch | None:
         for queue in self.queues:
             while queue:
-                copy = queue.popleft()
-                if copy.priority == PREFETCH and self.is_stale(copy.deadline):
-                    copy.state = CANCELLED
-                    copy.on_end(copy)
+                batch = queue.popleft()
+                if batch.priority == PREFETCH and not batch.landed and self.is_stale(batch.deadline):
+                    batch.state = CANCELLED
+                    batch.on_landed(batch, -1)
                     continue
-                return copy
+                return batch
         return None

@@ -45,19 +45,15 @@ class CpuPool:
         self._at = 0
         self._began = 0
         self._waiting_since = -1
-        self._on_done: Callable[[], None] | None = None
-
-    @property
-    def idle(self) -> bool:
+        self.idle = True
         """Whether no work is in hand."""
-        return self._on_done is None
 
-    def run(self, segments: list[Segment], on_done: Callable[[], None]) -> None:
+    def run(self, segments: list[Segment]) -> None:
         """Work through `segments` in order; the pool must be idle."""
-        assert self._on_done is None
+        assert self.idle
         self._segments = segments
         self._at = 0
-        self._on_done = on_done
+        self.idle = False
         self.waits = []
         self._advance()
 
@@ -71,9 +67,7 @@ class CpuPool:
 
     def _advance(self) -> None:
         if self._at == len(self._segments):
-            done, self._on_done = self._on_done, None
-            assert done is not None
-            done()
+            self.idle = True
             return
         segment = self._segments[self._at]
         if segment.ready:
@@ -82,7 +76,7 @@ class CpuPool:
         else:
             self._waiting_since = self.net.env.now
 
-    def _segment_done(self) -> None:
+    def _segment_done(self) -> int:
         segment = self._segments[self._at]
         now = self.net.env.now
         self.nbytes += segment.nbytes
@@ -91,3 +85,4 @@ class CpuPool:
             self.observer("CPU pool", segment, self._began, now)
         self._at += 1
         self._advance()
+        return 0

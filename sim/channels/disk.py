@@ -64,7 +64,7 @@ class Disk:
         solo_ns = self.latency_ns - (-read.nbytes * 1000 // self.lane_mb_per_s)
         self.net.start(solo_ns, self.lane_mb_per_s, self.servers, lambda: self._ended(read))
 
-    def _ended(self, read: Read) -> None:
+    def _ended(self, read: Read) -> int:
         self.active -= 1
         self.nbytes += read.nbytes
         self.reads += 1
@@ -73,3 +73,4 @@ class Disk:
         if self.queue:
             self._begin(self.queue.popleft())
         read.on_end(read)
+        return 0

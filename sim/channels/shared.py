@@ -26,10 +26,9 @@ from simpy.events import URGENT, Event
 class Flow:
     """One transfer in progress."""
 
-    __slots__ = ("den", "finish", "mb_per_s", "num", "on_done", "remaining", "servers", "solo_ns")
+    __slots__ = ("den", "finish", "mb_per_s", "num", "on_done", "remaining", "servers")
 
-    def __init__(self, solo_ns: int, mb_per_s: int, servers: Sequence[int], on_done: Callable[[], None]) -> None:
-        self.solo_ns = solo_ns
+    def __init__(self, solo_ns: int, mb_per_s: int, servers: Sequence[int], on_done: Callable[[], int]) -> None:
         self.remaining = solo_ns
         self.mb_per_s = mb_per_s
         self.servers = servers
@@ -55,18 +54,28 @@ class SharedNet:
         self.capacity = list(capacities_mb_per_s)
         self.demand = [0] * len(self.capacity)
         self.flows: list[Flow] = []
+        self.wake: Any = None
+        """The event at which the next flows end, for those who wait: it is processed after they have."""
         self._last = 0
-        self._wake: Any = None
+        self._ending = False
+        self._changed = False
 
-    def start(self, solo_ns: int, mb_per_s: int, servers: Sequence[int], on_done: Callable[[], None]) -> Flow:
-        """Begin a transfer now; `on_done` is called at its end."""
-        flow = Flow(solo_ns, mb_per_s, servers, on_done)
-        self._settle()
+    def start(self, solo_ns: int, mb_per_s: int, servers: Sequence[int], on_done: Callable[[], int]) -> None:
+        """Begin a transfer now.
+
+        `on_done` is called at its end; it returns the `solo_ns` of a transfer that goes on at once at the same
+        rate through the same servers, or 0.
+        """
         for server in servers:
             self.demand[server] += mb_per_s
+        flow = Flow(solo_ns, mb_per_s, servers, on_done)
+        if self._ending:  # a callback of `_on_wake`, which has settled and will plan anew
+            self.flows.append(flow)
+            self._changed = True
+            return
+        self._settle()
         self.flows.append(flow)
-        self._retime()
-        return flow
+        self._replan()
 
     def _settle(self) -> None:
         """Book the progress made since the last change."""
@@ -77,42 +86,60 @@ class SharedNet:
             for flow in self.flows:
                 flow.remaining -= elapsed * flow.den // flow.num
 
-    def _retime(self) -> None:
-        """Give every flow its pace and finish, and wake up at the first of them."""
+    def _replan(self) -> None:
+        """Give every flow its pace and finish."""
         now = self.env.now
-        first = -1
+        demands, capacities = self.demand, self.capacity
         for flow in self.flows:
             num, den = 1, 1
             for server in flow.servers:
-                demand, capacity = self.demand[server], self.capacity[server]
+                demand, capacity = demands[server], capacities[server]
                 if demand * den > num * capacity:
                     num, den = demand, capacity
             flow.num, flow.den = num, den
             flow.finish = now - (-flow.remaining * num // den) if flow.remaining > 0 else now
-            if first < 0 or flow.finish < first:
-                first = flow.finish
-        if first >= 0:
-            wake = Event(self.env)
-            wake._ok = True
-            wake._value = None
-            wake.callbacks.append(self._on_wake)
-            self._wake = wake
-            self.env.schedule(wake, URGENT, first - now)
-        else:
-            self._wake = None
+        self._schedule()
+
+    def _schedule(self) -> None:
+        """Wake up at the first finish."""
+        flows = self.flows
+        if not flows:
+            self.wake = None
+            return
+        first = flows[0].finish
+        if len(flows) > 1:
+            first = min(flow.finish for flow in flows)
+        env = self.env
+        self.wake = wake = Event(env)
+        wake._ok = True
+        wake._value = None
+        wake.callbacks = [self._on_wake]
+        env.schedule(wake, URGENT, first - env.now)
 
     def _on_wake(self, event: Any) -> None:
-        if event is not self._wake:
+        if event is not self.wake:
             return  # an older plan; flows changed since
-        self._settle()
         now = self.env.now
-        done = [flow for flow in self.flows if flow.finish <= now]
-        self.flows = [flow for flow in self.flows if flow.finish > now]
-        for flow in done:
-            for server in flow.servers:
-                self.demand[server] -= flow.mb_per_s
-        self._wake = None
-        for flow in done:
-            flow.on_done()
-        if self._wake is None:
-            self._retime()
+        self._ending = True
+        self._changed = False
+        if len(self.flows) == 1:
+            self._last = now
+            ended = self.flows[:]
+        else:
+            self._settle()
+            ended = [flow for flow in self.flows if flow.finish <= now]
+        for flow in ended:
+            solo_ns = flow.on_done()
+            if solo_ns:
+                flow.remaining = solo_ns
+                flow.finish = now - (-solo_ns * flow.num // flow.den)
+            else:
+                self.flows.remove(flow)
+                for server in flow.servers:
+                    self.demand[server] -= flow.mb_per_s
+                self._changed = True
+        self._ending = False
+        if self._changed:
+            self._replan()
+        else:
+            self._schedule()

@@ -19,12 +19,14 @@ TraceArg = Annotated[str, typer.Argument(metavar="TRACE", help="Trace file of an
 FormatOpt = Annotated[str | None, typer.Option("--format", help="Trace format; sniffed by default.")]
 ModelOpt = Annotated[
     str | None,
-    typer.Option("--model", help="Model geometry, NAME, NAME/QUANT or FILE.toml: byte sizes for traces that lack them."),
+    typer.Option(
+        "--model", help="Model geometry, NAME, NAME/QUANT or FILE.toml: byte sizes for traces that lack them."
+    ),
 ]
-JsonOpt = Annotated[Path | None, typer.Option("--json", help="Also write the full result as JSON ('-': to stdout only).")]
-CapacityOpt = Annotated[
-    str | None, typer.Option("--capacity", help="Room for experts, with unit: 4000MiB, 4GB.")
+JsonOpt = Annotated[
+    Path | None, typer.Option("--json", help="Also write the full result as JSON ('-': to stdout only).")
 ]
+CapacityOpt = Annotated[str | None, typer.Option("--capacity", help="Room for experts, with unit: 4000MiB, 4GB.")]
 SlotsOpt = Annotated[
     int | None, typer.Option("--slots-per-layer", min=0, help="Room for experts in whole experts of every layer.")
 ]
@@ -54,7 +56,9 @@ def parse_capacity(capacity: str | None, slots_per_layer: int | None, scope: str
     from sim.pool import Capacity
 
     return Capacity(
-        total_bytes=None if capacity is None else parse_size(capacity), slots_per_layer=slots_per_layer, scope=scope
+        total_bytes=None if capacity is None else parse_size(capacity),
+        slots_per_layer=slots_per_layer,
+        scope=scope,
     )
 
 

@@ -8,7 +8,7 @@ prefetched is protected until the event it was fetched for has passed.
 from __future__ import annotations
 
 from policies.protocol import NEVER
-from sim.channels import PREFETCH, Copy
+from sim.channels import PREFETCH, Batch
 from sim.channels.copy_engine import CANCELLED
 from sim.pool import CachePool
 from sim.result import PrefetchStats
@@ -27,7 +27,7 @@ class Slots:
         self.cache = cache
         self.sizes = cache.pool.size_of
         self.ready = list(cache.resident)
-        self.copy_of: list[Copy | None] = [None] * cache.pool.keys
+        self.copy_of: list[Batch | None] = [None] * cache.pool.keys
         self.unused = [0] * cache.pool.keys
         """1: prefetched, and no event has wanted it yet."""
         self.stats = PrefetchStats()
@@ -49,7 +49,7 @@ class Slots:
                 deferred = True
             self._left(victim)
         if admitted:
-            self.ready[key] = 0
+            self.ready[key] = 1  # a demand: landed before the event is over
             self.admitted_bytes += self.sizes[key]
         return admitted, deferred
 
@@ -58,36 +58,37 @@ class Slots:
         self.cache.swap(newcomer, victim)
         if victim >= 0:
             self._left(victim)
-        self.ready[newcomer] = 0
         self.admitted_bytes += self.sizes[newcomer]
 
-    def under_way(self, key: int, copy: Copy) -> None:
-        """The copy into `key`'s slot was asked for."""
-        self.copy_of[key] = copy
+    def under_way(self, key: int, batch: Batch) -> None:
+        """A copy into `key`'s slot was asked for that the current event does not wait for."""
+        self.ready[key] = 0
+        self.copy_of[key] = batch
         self.cache.guard[key] = NEVER
 
-    def ended(self, copy: Copy, number: int) -> None:
-        """A kept copy landed, or was dropped before it began; `number` is the current event."""
-        key = copy.key
+    def landed(self, key: int, batch: Batch, number: int) -> None:
+        """The copy into `key`'s slot landed during event `number`."""
         self.copy_of[key] = None
-        if copy.state == CANCELLED:
-            self.stats.cancelled += 1
-            self.stats.issued -= 1
-            self.stats.issued_bytes -= copy.nbytes
-            self.unused[key] = 0
-            self.cache.guard[key] = -1
-            self.cache.drop(key)
-            return
         self.ready[key] = 1
-        self.cache.guard[key] = max(number, copy.deadline if self.unused[key] else -1)
+        self.cache.guard[key] = max(number, batch.deadline) if self.unused[key] else number
 
-    def prefetched(self, key: int, copy: Copy) -> None:
+    def cancelled(self, key: int) -> None:
+        """A prefetch into `key`'s slot was dropped before it began."""
+        self.stats.cancelled += 1
+        self.stats.issued -= 1
+        self.stats.issued_bytes -= self.sizes[key]
+        self.copy_of[key] = None
+        self.unused[key] = 0
+        self.cache.guard[key] = -1
+        self.cache.drop(key)
+
+    def prefetched(self, key: int, batch: Batch) -> None:
         """A prefetch was asked for."""
         self.stats.issued += 1
-        self.stats.issued_bytes += copy.nbytes
-        if copy.state != CANCELLED:
+        self.stats.issued_bytes += self.sizes[key]
+        if batch.state != CANCELLED:
             self.unused[key] = 1
-            self.under_way(key, copy)
+            self.under_way(key, batch)
 
     def wanted(self, key: int) -> None:
         """An event wants a resident expert: settle the account of its prefetch."""

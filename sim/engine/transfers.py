@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any
 
-from sim.channels import Copy, CopyEngine, CpuPool, Disk, SharedNet
-from sim.channels.copy_engine import DONE
+from sim.channels import Batch, CopyEngine, CpuPool, Disk, SharedNet
 from sim.host import DISK, PINNED, Host, HostPlan
 from sim.machine import Machine
 from sim.page_cache import PageCache
@@ -76,60 +75,50 @@ class Transfers:
         self.host = Host(host_plan, sizes, page_cache, self.disk)
         self.h2d_rate = [(card.link.h2d_mb_per_s, card.link.h2d_pageable_mb_per_s) for card in machine.cards]
         self.submit_ns = [card.link.submit_ns for card in machine.cards]
-        self._waiting_for: Copy | None = None
-        self._wake: Any = None
-        self._cpu_wake: Any = None
         if timeline is not None:
             channels: tuple[CopyEngine | CpuPool | Disk, ...] = (*self.h2d, *self.d2h, self.cpu, self.disk)
             for channel in channels:
                 channel.observer = timeline.transfer
 
     def fetch(
-        self, key: int, source: int, priority: int, deadline: int, keep: bool, on_end: Callable[[Copy], None]
-    ) -> Copy:
-        """Ask for a host-to-device copy of `key` that lies at `source`; from the disk it is read first."""
-        card = self.card_of[key]
-        nbytes = self.sizes[key]
+        self,
+        keys: list[int],
+        source: int,
+        priority: int,
+        deadline: int,
+        on_landed: Callable[[Batch, int], None],
+    ) -> Batch:
+        """Ask for host-to-device copies of experts of one card that all lie at `source`, as one batch.
+
+        An expert on the disk is read first; such batches hold one expert each.
+        """
+        card = self.card_of[keys[0]]
         rate = self.h2d_rate[card][0 if source == PINNED else 1]
-        solo_ns = max(-(-nbytes * 1000 // rate), self.submit_ns[card])
-        copy = Copy(key, nbytes, solo_ns, rate, priority, on_end, deadline, self.env.now, keep)
+        sizes, floor = self.sizes, self.submit_ns[card]
+        nbytes = [sizes[key] for key in keys]
+        solo_ns = [max(-(-n * 1000 // rate), floor) for n in nbytes]
+        batch = Batch(keys, nbytes, solo_ns, rate, priority, deadline, self.env.now, on_landed)
+        engine = self.h2d[card]
         if source == DISK:
-            self.host.read(key, lambda: self.h2d[card].submit(copy))
+            self.host.read(keys[0], lambda: engine.submit(batch))
         else:
-            self.h2d[card].submit(copy)
-        return copy
+            engine.submit(batch)
+        return batch
 
-    def ended(self, copy: Copy) -> None:
-        """A copy landed or was cancelled: wake up whoever waits for it."""
-        if copy is self._waiting_for:
-            self._waiting_for = None
-            self._wake.succeed()
-
-    def wait(self, copy: Copy) -> Generator[Any, Any, tuple[int, int]]:
-        """Wait until `copy` has landed; returns (ns waited for its disk read, ns waited for the link)."""
-        if copy.state == DONE:
-            return 0, 0
+    def wait(self, batch: Batch, at: int) -> Generator[Any, Any, tuple[int, int]]:
+        """Wait until copy `at` of a batch has landed; returns (ns waited for its disk read, for the link)."""
         began = self.env.now
-        self._waiting_for = copy
-        self._wake = self.env.event()
-        yield self._wake
+        while batch.landed <= at:
+            yield self.net.wake
         waited = self.env.now - began
-        disk_ns = min(max(copy.submitted - began, 0), waited)
+        disk_ns = min(max(batch.submitted - began, 0), waited)
         return disk_ns, waited - disk_ns
-
-    def cpu_ended(self) -> None:
-        """The CPU pool has done its event."""
-        if self._cpu_wake is not None:
-            wake, self._cpu_wake = self._cpu_wake, None
-            wake.succeed()
 
     def wait_cpu(self) -> Generator[Any, Any, tuple[int, int]]:
         """Wait for the CPU pool; returns (ns in which it waited for the disk, ns in which it worked)."""
-        if self.cpu.idle:
-            return 0, 0
         began = self.env.now
-        self._cpu_wake = self.env.event()
-        yield self._cpu_wake
+        while not self.cpu.idle:
+            yield self.net.wake
         now = self.env.now
         disk_ns = sum(max(0, min(b, now) - max(a, began)) for a, b in self.cpu.waits)
         return disk_ns, now - began - disk_ns

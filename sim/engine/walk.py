@@ -19,14 +19,13 @@ from typing import Any
 
 import simpy
 
-from policies.protocol import AdmissionPolicy, Event, EvictionPolicy, Future, Lists, PrefetchPolicy
-from sim.channels import ADAPT, DEMAND, PREFETCH, Copy
-from sim.channels.copy_engine import DONE
+from policies.protocol import NEVER, AdmissionPolicy, Event, EvictionPolicy, Future, Lists, PrefetchPolicy
+from sim.channels import ADAPT, DEMAND, PREFETCH, Batch
 from sim.channels.cpu import Segment
 from sim.costs import Costs
 from sim.engine.slots import Slots
 from sim.engine.transfers import Transfers
-from sim.host import DISK, PAGE_CACHE, SOURCES, HostPlan
+from sim.host import DISK, PAGE_CACHE, PAGEABLE, PINNED, SOURCES, HostPlan
 from sim.machine import Machine
 from sim.page_cache import PageCache
 from sim.pool import CachePool
@@ -53,6 +52,8 @@ from sim.timeline import Timeline
 from traces import RoutingTrace
 
 Steps = Generator[Any, Any, None]
+_Wait = tuple[Batch, int, int, list[int]]
+"""Copies of a batch from one position up to another, and the rows that want each."""
 
 
 @dataclass
@@ -203,140 +204,171 @@ class SimPyEngine:
 
         # Decide, in the replay's order: look up, learn, admit.
         self.number = number
-        hits = self.cache.lookup(number, keys)
-        event = Event(number, pass_index, layer, offset, keys, rows, hits)
-        plan = self._decide(event, phase)
-        if self.policies.prefetch.at_router:
+        event = Event(number, pass_index, layer, offset, keys, rows, self.cache.lookup(number, keys))
+        plan = self._decide(event, card, phase)
+        prefetch = self.policies.prefetch
+        if prefetch.at_router:
             self._propose(event, number)
-        cpu_work = self._cpu_segments(plan, layer)
+        cpu_work = self._cpu_segments(plan.cpu, layer) if plan.cpu else []
         if cpu_work and self.preset.overlap:
-            self.transfers.cpu.run(cpu_work, self.transfers.cpu_ended)
+            self.transfers.cpu.run(cpu_work)
 
         # The card: residents, then what lands, in waves.
         if plan.hit_bytes:
-            yield from self._compute(card, layer, plan.hit_bytes, plan.hit_rows)
-        yield from self._land(card, layer, plan.copies)
+            yield env.timeout(self._group_ns(card, layer, plan.hit_bytes, plan.hit_rows))
+        if plan.waits:
+            yield from self._land(card, layer, plan.waits)
         if plan.deferred:
             self.waves += 1
-            copies = [self._demand(key, source, keep) for key, source, keep in plan.deferred]
-            yield from self._land(card, layer, [(copy, plan.rows_of[copy.key]) for copy in copies])
+            yield from self._land(card, layer, self._demand(plan.deferred, plan.deferred_rows))
 
         # The CPU pool.
         if cpu_work:
             if not self.preset.overlap:
-                self.transfers.cpu.run(cpu_work, self.transfers.cpu_ended)
-            disk_ns, cpu_ns = yield from self.transfers.wait_cpu()
-            causes[DISK_WAIT] += disk_ns
-            causes[CPU_WAIT] += cpu_ns
+                self.transfers.cpu.run(cpu_work)
+            if not self.transfers.cpu.idle:
+                disk_ns, cpu_ns = yield from self.transfers.wait_cpu()
+                causes[DISK_WAIT] += disk_ns
+                causes[CPU_WAIT] += cpu_ns
         if self.preset.combine_ns:
             yield env.timeout(self.preset.combine_ns)
             causes[SYNC] += self.preset.combine_ns
-        for key in plan.fills:
-            self._fill(key)
-        self.policies.prefetch.learn(self._prefetch, event)
-        if self.policies.prefetch.at_layer:
-            self._propose(event, number + 1)
-        if self.policies.prefetch.at_pass and layer == self.trace.geometry.n_layers - 1:
+        if plan.fills:
+            self._fill(plan.fills)
+        prefetch.learn(self._prefetch, event)
+        if prefetch.at_layer or (prefetch.at_pass and layer == self.trace.geometry.n_layers - 1):
             self._propose(event, number + 1)
 
-    def _compute(self, card: int, layer: int, nbytes: int, rows: int) -> Steps:
-        """One group of experts on the card."""
+    def _group_ns(self, card: int, layer: int, nbytes: int, rows: int) -> int:
+        """Book one group of experts that the card computes from now on; returns its time."""
+        ns = self.costs.experts(card, nbytes, rows)
         self.gpu_bytes += nbytes
-        layer_id = self.trace.geometry.layer_ids[layer]
-        yield from self._spend(self.costs.experts(card, nbytes, rows), EXPERTS, f"experts L{layer_id}")
+        self._causes[EXPERTS] += ns
+        if self.timeline is not None:
+            layer_id = self.trace.geometry.layer_ids[layer]
+            self.timeline.slice(f"GPU {card}", f"experts L{layer_id}", self.env.now, self.env.now + ns)
+        return ns
 
-    def _land(self, card: int, layer: int, copies: list[tuple[Copy, int]]) -> Steps:
-        """Compute experts as their copies land, or all at once when the last has."""
-        sizes = self.slots.sizes
-        left = copies
-        while left:
-            waited = left if self.preset.copy_unit == "layer" else left[:1]
-            landed = [item for item in left if item[0].state == DONE]
-            if len(landed) < len(waited):
-                landed = []
-                for copy, _ in waited:
-                    disk_ns, pcie_ns = yield from self.transfers.wait(copy)
-                    self._causes[DISK_WAIT] += disk_ns
-                    self._causes[PCIE_WAIT] += pcie_ns
-                landed = [item for item in left if item[0].state == DONE]
-            left = [item for item in left if item[0].state != DONE]
-            nbytes = sum(sizes[copy.key] for copy, _ in landed)
-            yield from self._compute(card, layer, nbytes, sum(n for _, n in landed))
+    def _land(self, card: int, layer: int, waits: list[_Wait]) -> Steps:
+        """Compute experts as they land: of each batch in turn, all that have landed since as one group."""
+        causes, wait = self._causes, self.transfers.wait
+        if self.preset.copy_unit == "layer":
+            for batch, _, end, _ in waits:
+                disk_ns, pcie_ns = yield from wait(batch, end - 1)
+                causes[DISK_WAIT] += disk_ns
+                causes[PCIE_WAIT] += pcie_ns
+            nbytes = sum(sum(batch.nbytes[at:end]) for batch, at, end, _ in waits)
+            yield self.env.timeout(self._group_ns(card, layer, nbytes, sum(sum(rows) for *_, rows in waits)))
+            return
+        env = self.env
+        for batch, first, end, rows in waits:
+            at = first
+            while at < end:
+                if batch.landed <= at:
+                    disk_ns, pcie_ns = yield from wait(batch, at)
+                    causes[DISK_WAIT] += disk_ns
+                    causes[PCIE_WAIT] += pcie_ns
+                upto = min(end, batch.landed)
+                if upto == at + 1:
+                    nbytes, wanting = batch.nbytes[at], rows[at - first]
+                else:
+                    nbytes, wanting = sum(batch.nbytes[at:upto]), sum(rows[at - first : upto - first])
+                yield env.timeout(self._group_ns(card, layer, nbytes, wanting))
+                at = upto
 
     # ---- decisions -----------------------------------------------------------------------------
 
-    def _decide(self, event: Event, phase: int) -> _Plan:
+    def _decide(self, event: Event, card: int, phase: int) -> _Plan:
         """Classify the event, admit misses, send demand copies on their way."""
         slots, plan = self.slots, _Plan()
         distinct, routed = self.served_distinct[phase], self.served_routed[phase]
-        host = self.transfers.host
+        keys, rows_of, ready, sizes, unused = event.keys, event.rows, slots.ready, slots.sizes, slots.unused
         missing: list[int] = []
-        for i, key in enumerate(event.keys):
-            rows = event.rows[i]
-            if not event.hits[i]:
+        hit_bytes = hit_rows = hit_count = 0
+        for i, hit in enumerate(event.hits):
+            if not hit:
                 missing.append(i)
-                slots.stats.wanted += 1
                 continue
-            slots.wanted(key)
-            if slots.ready[key]:
-                plan.hit_bytes += slots.sizes[key]
-                plan.hit_rows += rows
-                tier = T_VRAM
+            key = keys[i]
+            if unused[key]:
+                slots.wanted(key)
+            if ready[key]:
+                hit_bytes += sizes[key]
+                hit_rows += rows_of[i]
+                hit_count += 1
             else:
-                copy = slots.copy_of[key]
-                assert copy is not None
-                if self._waits_for(copy):
-                    self.transfers.h2d[self._card].promote(copy, DEMAND)
-                    plan.copies.append((copy, rows))
-                    tier = T_IN_FLIGHT
-                else:
-                    source = host.source(key)
-                    plan.cpu.append((key, source, rows))
-                    tier = T_DISK if source == DISK else T_CPU_PINNED + source
-            distinct[tier] += 1
-            routed[tier] += rows
+                tier = self._under_way(key, rows_of[i], card, plan)
+                distinct[tier] += 1
+                routed[tier] += rows_of[i]
+        distinct[T_VRAM] += hit_count
+        routed[T_VRAM] += hit_rows
+        plan.hit_bytes, plan.hit_rows = hit_bytes, hit_rows
         admitted = self.cache.learn(event)
-        fetch_from = len(missing) - self._fetched(len(missing))
-        to_fetch = set(missing[fetch_from:])
-        keeps: dict[int, bool] = {}
-        deferred: set[int] = set()
-        for i in admitted:
-            key = event.keys[i]
-            fetched = i in to_fetch
-            if self.miss == "stream" or not (fetched or self.preset.fill):
-                continue
-            kept, waits = slots.admit(key, event.number, forced=fetched)
-            if kept:
-                keeps[i] = True
-                if waits:
-                    deferred.add(i)
-                if not fetched:
-                    plan.fills.append(key)
-        for i in missing:
-            key, rows = event.keys[i], event.rows[i]
-            source = host.source(key)
-            keep = keeps.get(i, False) and bool(self.cache.resident[key])
-            if i in to_fetch:
-                plan.rows_of[key] = rows
-                if i in deferred:
-                    plan.deferred.append((key, source, keep))
-                else:
-                    plan.copies.append((self._demand(key, source, keep), rows))
-                tier = T_DISK if source == DISK else T_PCIE
-            else:
-                plan.cpu.append((key, source, rows))
-                tier = T_DISK if source == DISK else T_CPU_PINNED + source
-            distinct[tier] += 1
-            routed[tier] += rows
+        if missing:
+            self._serve(event, card, missing, admitted, plan, distinct, routed)
         return plan
 
-    def _waits_for(self, copy: Copy) -> bool:
+    def _under_way(self, key: int, rows: int, card: int, plan: _Plan) -> int:
+        """A resident whose copy has not landed: wait for it, or let the CPU compute it. Returns the tier."""
+        batch = self.slots.copy_of[key]
+        assert batch is not None
+        if self._waits_for(batch):
+            self.transfers.h2d[card].promote(batch, DEMAND)
+            at = batch.keys.index(key)
+            plan.waits.append((batch, at, at + 1, [rows]))
+            return T_IN_FLIGHT
+        source = self.transfers.host.source(key)
+        plan.cpu.append((key, source, rows))
+        return T_DISK if source == DISK else T_CPU_PINNED + source
+
+    def _serve(
+        self, event: Event, card: int, missing: list[int], admitted: list[int], plan: _Plan,
+        distinct: list[int], routed: list[int],
+    ) -> None:  # fmt: skip
+        """Misses: who gets a slot, who is fetched, who goes to the CPU."""
+        slots, keys, number = self.slots, event.keys, event.number
+        host = self.transfers.host
+        slots.stats.wanted += len(missing)
+        fetch_from = len(missing) - self._fetched(len(missing), card)
+        first_fetched = missing[fetch_from] if fetch_from < len(missing) else len(keys)
+        deferred: set[int] = set()
+        if self.miss != "stream":
+            for i in admitted:
+                fetched = i >= first_fetched
+                if fetched or self.preset.fill:
+                    kept, waits = slots.admit(keys[i], number, forced=fetched)
+                    if waits:
+                        deferred.add(i)
+                    if kept and not fetched:
+                        plan.fills.append(keys[i])
+        now: list[tuple[int, int]] = []
+        now_rows: list[int] = []
+        for i in missing:
+            key, rows = keys[i], event.rows[i]
+            source = host.source(key)
+            tier = T_DISK if source == DISK else T_PCIE
+            if i < first_fetched:
+                plan.cpu.append((key, source, rows))
+                if source != DISK:
+                    tier = T_CPU_PINNED + source
+            elif i in deferred:
+                plan.deferred.append((key, source))
+                plan.deferred_rows.append(rows)
+            else:
+                now.append((key, source))
+                now_rows.append(rows)
+            distinct[tier] += 1
+            routed[tier] += rows
+        if now:
+            plan.waits += self._demand(now, now_rows)
+
+    def _waits_for(self, batch: Batch) -> bool:
         """Whether an expert under way is waited for; adaptive swaps and `miss` engines use the CPU meanwhile."""
         if self.miss in ("fetch", "stream"):
             return True
-        return self.preset.in_flight == "wait" and copy.priority != ADAPT
+        return self.preset.in_flight == "wait" and batch.priority != ADAPT
 
-    def _fetched(self, n: int) -> int:
+    def _fetched(self, n: int, card: int) -> int:
         """How many of `n` misses go over the link."""
         if self.miss == "cpu":
             return 0
@@ -344,18 +376,16 @@ class SimPyEngine:
             return n
         share = self.preset.pcie_share
         if share == "balanced":
-            link = self.transfers.h2d_rate[self._card][0]
+            link = self.transfers.h2d_rate[card][0]
             return n * link // (link + self.costs.cpu_mb_per_s[0])
         return int(n * share.value)
 
-    def _cpu_segments(self, plan: _Plan, layer: int) -> list[Segment]:
+    def _cpu_segments(self, work: list[tuple[int, int, int]], layer: int) -> list[Segment]:
         """Work of the CPU pool: what is in memory, by source, then what comes from the disk, one by one."""
-        if not plan.cpu:
-            return []
         costs, sizes = self.costs, self.slots.sizes
         totals = [[0, 0] for _ in SOURCES]
         late: list[Segment] = []
-        for key, source, rows in plan.cpu:
+        for key, source, rows in work:
             if source == DISK:
                 ns = costs.cpu(PAGE_CACHE, layer, rows)
                 segment = Segment(sizes[key], ns, costs.cpu_mb_per_s[PAGE_CACHE], False, "experts from disk")
@@ -375,22 +405,41 @@ class SimPyEngine:
 
     # ---- copies --------------------------------------------------------------------------------
 
-    def _demand(self, key: int, source: int, keep: bool) -> Copy:
-        copy = self.transfers.fetch(key, source, DEMAND, self.number, keep, self._ended)
-        if keep and copy.state != DONE:
-            self.slots.under_way(key, copy)
-        return copy
+    def _demand(self, wanted: list[tuple[int, int]], rows: list[int]) -> list[_Wait]:
+        """Copies of (key, source) that this event waits for: those in memory first, in order, then the disk's."""
+        fetch, number = self.transfers.fetch, self.number
+        made: list[_Wait] = []
+        for source in (PINNED, PAGEABLE, PAGE_CACHE):
+            chosen = [i for i, item in enumerate(wanted) if item[1] == source]
+            if chosen:
+                batch = fetch([wanted[i][0] for i in chosen], source, DEMAND, number, _nothing)
+                made.append((batch, 0, len(chosen), [rows[i] for i in chosen]))
+        for i, (key, source) in enumerate(wanted):
+            if source == DISK:
+                made.append((fetch([key], DISK, DEMAND, number, _nothing), 0, 1, [rows[i]]))
+        return made
 
-    def _fill(self, key: int) -> None:
-        """Copy an expert that the CPU has just served into the slot that was made free for it."""
-        if self.cache.resident[key] and not self.slots.ready[key] and self.slots.copy_of[key] is None:
-            source = self.transfers.host.source(key)
-            self.slots.under_way(key, self.transfers.fetch(key, source, ADAPT, NEVER_STALE, True, self._ended))
+    def _fill(self, keys: list[int]) -> None:
+        """Copy experts that the CPU has just served into the slots that were made free for them."""
+        by_source: dict[int, list[int]] = {}
+        for key in keys:
+            if self.cache.resident[key]:
+                by_source.setdefault(self.transfers.host.source(key), []).append(key)
+        for source, chosen in sorted(by_source.items()):
+            for group in [[key] for key in chosen] if source == DISK else [chosen]:
+                self._in_background(group, source)
 
-    def _ended(self, copy: Copy) -> None:
-        if copy.keep:
-            self.slots.ended(copy, self.number)
-        self.transfers.ended(copy)
+    def _in_background(self, keys: list[int], source: int) -> None:
+        batch = self.transfers.fetch(keys, source, ADAPT, NEVER, self._slot_landed)
+        for key in keys[batch.landed :]:
+            self.slots.under_way(key, batch)
+
+    def _slot_landed(self, batch: Batch, at: int) -> None:
+        """A copy that nobody waited for at the start landed (or was dropped)."""
+        if at < 0:
+            self.slots.cancelled(batch.keys[0])
+        else:
+            self.slots.landed(batch.keys[at], batch, self.number)
 
     def _propose(self, event: Event, tick: int) -> None:
         """Ask the prefetcher, and send the copies that find room."""
@@ -408,8 +457,7 @@ class SimPyEngine:
                 stats.refused += 1
                 continue
             source = self.transfers.host.source(key)
-            copy = self.transfers.fetch(key, source, PREFETCH, deadline, True, self._ended)
-            slots.prefetched(key, copy)
+            slots.prefetched(key, self.transfers.fetch([key], source, PREFETCH, deadline, self._slot_landed))
 
     def _adapt(self, pass_index: int) -> None:
         """Let a periodic policy exchange residents between two passes."""
@@ -420,29 +468,27 @@ class SimPyEngine:
         for i in range(n):
             newcomer, victim = self._keys[i], self._deadlines[i]
             self.slots.swap(newcomer, victim)
-            source = self.transfers.host.source(newcomer)
-            self.slots.under_way(
-                newcomer, self.transfers.fetch(newcomer, source, ADAPT, NEVER_STALE, True, self._ended)
-            )
+            self._in_background([newcomer], self.transfers.host.source(newcomer))
 
 
-NEVER_STALE = 1 << 62
+def _nothing(batch: Batch, at: int) -> None:
+    """Landing of a demand: the walk itself waits for it."""
 
 
 class _Plan:
     """What becomes of the members of one event."""
 
-    __slots__ = ("copies", "cpu", "deferred", "fills", "hit_bytes", "hit_rows", "rows_of")
+    __slots__ = ("cpu", "deferred", "deferred_rows", "fills", "hit_bytes", "hit_rows", "waits")
 
     def __init__(self) -> None:
         self.hit_bytes = 0
         self.hit_rows = 0
-        self.copies: list[tuple[Copy, int]] = []
-        """Copies that the card waits for, with the rows that want each."""
+        self.waits: list[_Wait] = []
+        """Copies that the card waits for."""
         self.cpu: list[tuple[int, int, int]] = []
         """(key, source, rows) for the CPU pool."""
-        self.deferred: list[tuple[int, int, bool]] = []
-        """(key, source, keep) of the next wave: members of the event leave for them."""
+        self.deferred: list[tuple[int, int]] = []
+        """(key, source) of the next wave: members of the event leave for them."""
+        self.deferred_rows: list[int] = []
         self.fills: list[int] = []
         """Served by the CPU now, copied into a slot afterwards."""
-        self.rows_of: dict[int, int] = {}

@@ -1,0 +1,209 @@
+"""Sweep files: what varies, what stays, what is left out.
+
+A file names traces, gives constants, and lists the values of each axis; the cells are all combinations but the
+excluded ones, the last axis changing fastest::
+
+    [traces]
+    chat = "chat.parquet"                          # or { path = ..., format = ..., model = ... }
+
+    [constants]
+    trace = "chat"
+    miss = "fetch"
+
+    [axes]
+    hardware = ["rtx-5070", ["tesla-p40", "tesla-p40"]]
+    capacity = ["2GiB", "4GiB", "25%"]             # bytes with a unit, or a share of the experts of each card
+    eviction = ["lru", "lfu"]
+
+    [[exclude]]                                    # every cell that agrees with all of these
+    hardware = "rtx-5070"
+    capacity = ["4GiB"]
+
+    [scenarios.slow-disk]                          # a bundle of choices, chosen by `scenario = "slow-disk"`
+    host = "mmap"
+    start = "cold"
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sim.errors import SimError
+from sim.run import RunSpec
+
+ROOM = ("capacity", "slots_per_layer", "scope")
+"""Choices that make up `RunSpec.capacity`."""
+OWN = ("trace", "scenario", "passes", "model")
+"""Choices that are the sweep's own: which trace, how many of its passes, with which model's byte sizes."""
+RUN = tuple(f.name for f in fields(RunSpec) if f.name != "capacity")
+CHOICES = (*OWN, *ROOM, *RUN)
+"""Everything that may be an axis, a constant, part of a scenario, or of an exclusion."""
+
+Choices = dict[str, Any]
+
+
+class SweepError(SimError):
+    """A sweep that cannot start: everything that is wrong with it, at once.
+
+    Parameters
+    ----------
+    where
+        The file.
+    problems
+        One sentence each.
+    """
+
+    def __init__(self, where: str, problems: list[str]) -> None:
+        self.where = where
+        self.problems = problems
+        super().__init__(f"{where}: " + "; ".join(problems))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SweepError, (self.where, self.problems)
+
+
+class TraceRef(BaseModel):
+    """A trace file, with what its format may need."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str
+    format: str | None = None
+    model: str | None = None
+
+
+class SweepFile(BaseModel):
+    """A sweep as written.
+
+    Parameters
+    ----------
+    name
+        Title of the report.
+    misfits
+        Cells whose cache or arena is too large for the machine: `refuse` the sweep, or `record` them as such.
+    traces
+        Files (relative to the sweep file) or `bundled:NAME`, by the name that cells use.
+    scenarios, constants, axes, exclude
+        As in the module's example.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = ""
+    misfits: Literal["refuse", "record"] = "refuse"
+    traces: dict[str, TraceRef | str] = Field(min_length=1)
+    scenarios: dict[str, Choices] = Field(default_factory=dict)
+    constants: Choices = Field(default_factory=dict)
+    axes: dict[str, list[Any]] = Field(default_factory=dict)
+    exclude: list[Choices] = Field(default_factory=list)
+
+    def trace_ref(self, name: str) -> TraceRef:
+        """Trace by name."""
+        ref = self.traces[name]
+        return TraceRef(path=ref) if isinstance(ref, str) else ref
+
+
+def load_sweep(source: str | Path | Mapping[str, Any]) -> tuple[SweepFile, str, Path]:
+    """Read a sweep file, or take its content as a mapping.
+
+    Returns
+    -------
+    sweep, where, base
+        `where` names it in messages; trace paths are relative to `base`.
+
+    Raises
+    ------
+    SweepError
+        Not TOML, a key or value that is not valid, or names that clash; all of them at once.
+    """
+    if isinstance(source, Mapping):
+        data, where, base = dict(source), "sweep", Path()
+    else:
+        path = Path(source)
+        where, base = str(path), path.parent
+        try:
+            data = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise SweepError(where, ["no such file"]) from None
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise SweepError(where, [f"cannot be read as TOML ({error})"]) from None
+    try:
+        sweep = SweepFile.model_validate(data)
+    except ValidationError as error:
+        raise SweepError(where, [_sentence(e["loc"], e["msg"]) for e in error.errors()]) from None
+    problems = _clashes(sweep)
+    if problems:
+        raise SweepError(where, problems)
+    return sweep, where, base
+
+
+def _sentence(place: tuple[int | str, ...], message: str) -> str:
+    return f"{'.'.join(map(str, place))}: {message[0].lower()}{message[1:]}"
+
+
+def _clashes(sweep: SweepFile) -> list[str]:
+    """Unknown choices, and choices that are given twice."""
+    found = []
+    tables: list[tuple[str, Mapping[str, Any]]] = [("constants", sweep.constants), ("axes", sweep.axes)]
+    tables += [(f"scenarios.{name}", choices) for name, choices in sweep.scenarios.items()]
+    tables += [(f"exclude {number + 1}", rule) for number, rule in enumerate(sweep.exclude)]
+    for table, choices in tables:
+        for key in choices:
+            if key not in CHOICES or (key == "scenario" and table.startswith("scenarios.")):
+                found.append(f"{table}: unknown choice {key!r} (known: {', '.join(CHOICES)})")
+    for axis, values in sweep.axes.items():
+        if not values:
+            found.append(f"axes.{axis}: no values")
+        if axis in sweep.constants:
+            found.append(f"{axis} is both an axis and a constant")
+        for value in (v for i, v in enumerate(values) if v in values[:i]):
+            found.append(f"axes.{axis}: {value!r} is listed twice")
+    for name, choices in sweep.scenarios.items():
+        for key in choices:
+            if key in sweep.axes or key in sweep.constants:
+                found.append(f"{key} is set by scenario {name} and again outside it")
+    return found
+
+
+def expand(sweep: SweepFile) -> Iterator[Choices]:
+    """Choices of each cell, in order, exclusions left out.
+
+    Raises
+    ------
+    SweepError
+        If no cell is left, or an exclusion leaves nothing out (most likely a misspelt value).
+    """
+    used = [False] * len(sweep.exclude)
+    some = False
+    for values in product(*sweep.axes.values()):
+        choices = sweep.constants | dict(zip(sweep.axes, values, strict=True))
+        choices = sweep.scenarios.get(choices.get("scenario", ""), {}) | choices
+        matching = [i for i, rule in enumerate(sweep.exclude) if _matches(choices, rule)]
+        for i in matching:
+            used[i] = True
+        if not matching:
+            some = True
+            yield choices
+    problems = [f"exclude {i + 1} matches no cell: {sweep.exclude[i]}" for i, hit in enumerate(used) if not hit]
+    if not some:
+        problems.append("the exclusions leave no cell")
+    if problems:
+        raise SweepError("sweep", problems)
+
+
+def _matches(choices: Choices, rule: Choices) -> bool:
+    """Whether the cell agrees with every entry; a list in a rule means any of its values, or the list itself."""
+    return all(
+        key in choices and (choices[key] == value or (isinstance(value, list) and choices[key] in value))
+        for key, value in rule.items()
+    )
+
+
+__all__ = ["CHOICES", "OWN", "ROOM", "RUN", "Choices", "SweepError", "SweepFile", "TraceRef", "expand", "load_sweep"]

@@ -1,0 +1,117 @@
+"""Traces in a form that every worker maps instead of reading: one uncompressed `.npy` an array.
+
+A folder holds one trace, is named after its content, and appears whole. Workers keep the views that they used
+last, so that a trace is opened once however many cells it has.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.errors import SimError
+from sim.run import fit_geometry
+from sim.sweep.spec import TraceRef
+from traces import ModelGeometry, RoutingTrace, load_model, read_trace
+
+_ARRAYS = (
+    "pass_request", "pass_phase", "pass_emits", "event_pass", "event_layer", "event_row_offsets", "row_position",
+    "row_offsets", "row_experts",
+)  # fmt: skip
+_OPTIONAL = ("row_weights", "row_residency")
+
+
+@dataclass(frozen=True)
+class View:
+    """What a cell simulates of a stored trace.
+
+    Parameters
+    ----------
+    folder
+        Where the trace is stored.
+    passes
+        Its first passes only; None for all.
+    model
+        Another model's byte sizes; None for the trace's own.
+    """
+
+    folder: str
+    passes: int | None = None
+    model: str | None = None
+
+
+def load_trace(ref: TraceRef, base: Path) -> RoutingTrace:
+    """Trace of a sweep file: any format that a reader knows, or `bundled:NAME`."""
+    if ref.path.startswith("bundled:"):
+        from traces.bundled import load
+
+        return load(ref.path.removeprefix("bundled:"))
+    return read_trace(base / ref.path, format=ref.format, model=ref.model)
+
+
+def store(trace: RoutingTrace, cache: Path) -> Path:
+    """Write `trace` below `cache` unless it is there; returns its folder."""
+    folder = cache / trace.content_hash[:16]
+    if folder.is_dir():
+        return folder
+    part = cache / f"{folder.name}.part"
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir(parents=True)
+        for name in _ARRAYS:
+            np.save(part / f"{name}.npy", getattr(trace, name))
+        for name in _OPTIONAL:
+            if getattr(trace, name) is not None:
+                np.save(part / f"{name}.npy", getattr(trace, name))
+        for depth, (offsets, experts) in trace.predictions.items():
+            np.save(part / f"predicted_{depth}_offsets.npy", offsets)
+            np.save(part / f"predicted_{depth}_experts.npy", experts)
+        header = {
+            "geometry": trace.geometry.to_dict(),
+            "predictions": sorted(trace.predictions),
+            "meta": trace.meta,
+        }
+        (part / "trace.json").write_text(json.dumps(header), encoding="utf-8")
+    except OSError as error:
+        shutil.rmtree(part, ignore_errors=True)
+        raise SimError(f"{cache}: the trace cannot be stored for the workers ({error.strerror})") from None
+    part.rename(folder)
+    return folder
+
+
+def open_stored(folder: Path) -> RoutingTrace:
+    """The trace in `folder`, its arrays mapped read-only."""
+    header = json.loads((folder / "trace.json").read_text(encoding="utf-8"))
+    found: dict[str, Any] = {name: _map(folder / f"{name}.npy") for name in _ARRAYS}
+    found |= {name: _map(p) for name in _OPTIONAL if (p := folder / f"{name}.npy").exists()}
+    predictions = {
+        depth: (_map(folder / f"predicted_{depth}_offsets.npy"), _map(folder / f"predicted_{depth}_experts.npy"))
+        for depth in header["predictions"]
+    }
+    return RoutingTrace(
+        geometry=ModelGeometry.from_dict(header["geometry"]),
+        predictions=predictions,
+        meta=header["meta"],
+        **found,
+    )
+
+
+@lru_cache(maxsize=4)
+def open_view(view: View) -> RoutingTrace:
+    """The trace that a cell simulates; the last few stay open in this process."""
+    trace = open_stored(Path(view.folder))
+    if view.passes is not None and view.passes < trace.n_passes:
+        trace = trace.select_passes(np.arange(trace.n_passes) < view.passes)
+    return fit_geometry(trace, load_model(view.model)) if view.model else trace
+
+
+def _map(path: Path) -> npt.NDArray[Any]:
+    # A plain array over the mapping: indexing np.memmap itself is slower.
+    return np.asarray(np.load(path, mmap_mode="r"))
