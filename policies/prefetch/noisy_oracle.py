@@ -1,0 +1,171 @@
+"""The true experts of the next events, degraded: how good must a predictor be?
+
+    for each of the next `window` events, h = 1, 2, ... events ahead, nearest first:
+      right: each true expert with probability recall x decay^(h-1), by a draw that it keeps as h shrinks,
+             so that what was predicted far ahead is still predicted nearby
+      wrong: so many others, uniformly drawn, that right / (right + wrong) = precision
+      right and wrong ones come in mixed order
+
+`recall` and `precision` are shares of the experts proposed for the next event, resident ones included; in a
+small model at low precision the layer may not have enough wrong experts, and precision is then higher.
+Source: the noisy oracles of arXiv 2608.07911 and moe-speed-of-light fix precision to recall; draws are MINSTD
+(Park and Miller 1988), seeded for each event, so that they do not depend on what else happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from policies.protocol import Allocator, Event, Future, Ints, PolicyError, Pool, PrefetchPolicy
+
+MODULUS = 2147483647
+SEED_MULTIPLIER = 16807
+"""Steps from one event's seed to the next."""
+MULTIPLIER = 48271
+"""Steps within an event."""
+
+
+class NoisyOracleState(NamedTuple):
+    """The trace's look-ups, a seed for each event, and room for one event."""
+
+    keys: Sequence[int]
+    offsets: Sequence[int]
+    seeds: Ints
+    chosen: Ints
+    marks: Ints
+    """(experts,) serial of the prediction that last took the expert."""
+    serial: Ints
+    recall: float
+    precision: float
+    decay: float
+    nearest: int
+    furthest: int
+    layers: int
+    experts: int
+    within_pass: bool
+
+
+def start_noisy(
+    pool: Pool, alloc: Allocator, future: Future, *, recall: float, precision: float, decay: float, nearest: int,
+    furthest: int, within_pass: bool, seed: int,
+) -> NoisyOracleState:  # fmt: skip
+    """State of a predictor of the events `nearest` to `furthest` ahead, perhaps of the same pass only."""
+    seeds = alloc.ints(len(future.event_offsets) - 1)
+    drawn = seed % (MODULUS - 1) + 1
+    for event in range(len(seeds)):
+        drawn = drawn * SEED_MULTIPLIER % MODULUS
+        seeds[event] = drawn
+    return NoisyOracleState(
+        future.keys, future.event_offsets, seeds, alloc.ints(pool.experts), alloc.ints(pool.experts),
+        alloc.ints(1), recall, precision, decay, nearest, furthest, pool.layers, pool.experts, within_pass,
+    )  # fmt: skip
+
+
+def predict(
+    state: NoisyOracleState, ahead: int, layer: int, recall: float, keys: Ints, deadlines: Ints, n: int
+) -> int:
+    """Append a degraded set of event `ahead` (of `layer`) after the first `n` keys; the new count."""
+    base = layer * state.experts
+    lo, hi = state.offsets[ahead], state.offsets[ahead + 1]
+    state.serial[0] += 1
+    serial = state.serial[0]
+    drawn = state.seeds[ahead] * MULTIPLIER % MODULUS
+    luck = drawn
+    right = 0
+    for look_up in range(lo, hi):
+        drawn = drawn * MULTIPLIER % MODULUS
+        state.marks[state.keys[look_up] - base] = serial
+        if drawn < recall * MODULUS:
+            state.chosen[right] = state.keys[look_up]
+            right += 1
+    due = right * (1.0 - state.precision) / state.precision
+    wrong = int(due)
+    if luck < (due - wrong) * MODULUS:
+        wrong += 1
+    wrong = min(wrong, state.experts - (hi - lo))
+    for i in range(right, right + wrong):
+        while True:
+            drawn = drawn * MULTIPLIER % MODULUS
+            expert = drawn % state.experts
+            if state.marks[expert] != serial:
+                break
+        state.marks[expert] = serial
+        state.chosen[i] = base + expert
+    left_right, left = right, right + wrong
+    while left > 0 and n < len(keys):
+        drawn = drawn * MULTIPLIER % MODULUS
+        if drawn % left < left_right:
+            keys[n] = state.chosen[right - left_right]
+            left_right -= 1
+        else:
+            keys[n] = state.chosen[right + left - left_right - 1]
+        deadlines[n] = ahead
+        left -= 1
+        n += 1
+    return n
+
+
+def propose_noisy(state: NoisyOracleState, event: Event, keys: Ints, deadlines: Ints) -> int:
+    """Degraded sets of the events ahead, nearest first."""
+    n = 0
+    recall = state.recall
+    for distance in range(state.nearest, state.furthest + 1):
+        ahead = event.number + distance
+        if ahead >= len(state.offsets) - 1 or (state.within_pass and event.layer + distance >= state.layers):
+            break
+        n = predict(state, ahead, (event.layer + distance) % state.layers, recall, keys, deadlines, n)
+        recall *= state.decay
+    return n
+
+
+def check_share(policy: str, name: str, value: float, low: float = 0.0) -> None:
+    """Refuse a share that is not in [low, 1]."""
+    if not low <= value <= 1.0:
+        raise PolicyError(f"prefetch policy {policy}: {name} is {value}, expected {low:g} to 1")
+
+
+@dataclass(frozen=True)
+class NoisyOracle(PrefetchPolicy):
+    """True experts of the next events, some missed and wrong ones added."""
+
+    name: ClassVar[str] = "noisy-oracle"
+    source: ClassVar[str] = "arXiv 2608.07911; harshithkantamneni/moe-speed-of-light"
+    needs_future: ClassVar[bool] = True
+    at_layer: ClassVar[bool] = True
+
+    recall: float = 0.9
+    precision: float = 0.9
+    decay: float = 1.0
+    window: int = 1
+    seed: int = 1
+
+    def start(self, pool: Pool, alloc: Allocator, future: Future | None, predictions: Any) -> NoisyOracleState:
+        """A seed for each event.
+
+        Raises
+        ------
+        PolicyError
+            Without a future, or with a parameter out of range.
+        """
+        if future is None:
+            raise PolicyError(f"policy {self.name} needs the future of the trace")
+        check_share(self.name, "recall", self.recall)
+        check_share(self.name, "precision", self.precision, 0.01)
+        check_share(self.name, "decay", self.decay)
+        if self.window < 1:
+            raise PolicyError(f"prefetch policy noisy-oracle: window is {self.window}, expected at least 1")
+        return start_noisy(
+            pool, alloc, future, recall=self.recall, precision=self.precision, decay=self.decay, nearest=1,
+            furthest=self.window, within_pass=False, seed=self.seed,
+        )  # fmt: skip
+
+    @staticmethod
+    def learn(state: NoisyOracleState, event: Event) -> None:
+        """Nothing to learn."""
+
+    @staticmethod
+    def propose(state: NoisyOracleState, event: Event, keys: Ints, deadlines: Ints) -> int:
+        """Degraded sets of the events ahead, nearest first."""
+        return propose_noisy(state, event, keys, deadlines)

@@ -1,0 +1,35 @@
+"""What prefetchers share: the best experts of a layer by score.
+
+Only scalar indexing and arithmetic, so that the kernel compiles it as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from policies.protocol import Ints
+
+
+def best_of_layer(
+    score: Sequence[int], at: int, layer: int, experts: int, width: int, deadline: int, keys: Ints, deadlines: Ints
+) -> int:
+    """Write the `width` experts of `layer` with the highest positive score, best first; how many.
+
+    `score[at : at + experts]` belongs to the layer; ties go to the lower expert.
+    """
+    n = 0
+    for expert in range(experts):
+        value = score[at + expert]
+        if value <= 0 or (n == width and value <= score[at + keys[n - 1]]):
+            continue
+        if n < width:
+            n += 1
+        i = n - 1
+        while i > 0 and score[at + keys[i - 1]] < value:
+            keys[i] = keys[i - 1]
+            i -= 1
+        keys[i] = expert
+    for i in range(n):
+        keys[i] += layer * experts
+        deadlines[i] = deadline
+    return n
