@@ -1,0 +1,34 @@
+"""Traces that ship with the package; README.md says what each is. Generated ones have `meta["synthetic"]`."""
+
+from __future__ import annotations
+
+import difflib
+from importlib import resources
+
+from traces.errors import TraceError
+from traces.trace import RoutingTrace
+
+
+def list_bundled() -> list[str]:
+    """Names of the traces of this package."""
+    entries = resources.files("traces.bundled").iterdir()
+    return sorted(entry.name.removesuffix(".parquet") for entry in entries if entry.name.endswith(".parquet"))
+
+
+def load(name: str) -> RoutingTrace:
+    """Bundled trace by name.
+
+    Raises
+    ------
+    TraceError
+        Unknown name; the valid ones are listed.
+    """
+    from traces.parquet import read_parquet
+
+    names = list_bundled()
+    if name not in names:
+        close = difflib.get_close_matches(name, names, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise TraceError(f"unknown bundled trace {name!r}{hint} (known: {', '.join(names)})")
+    with resources.as_file(resources.files("traces.bundled").joinpath(f"{name}.parquet")) as path:
+        return read_parquet(path)
