@@ -33,6 +33,9 @@ SlotsOpt = Annotated[
 ScopeOpt = Annotated[str, typer.Option("--scope", help="global (one pool) or layer (a quota for each layer).")]
 
 
+PIPE_WIDTH = 160
+
+
 def open_trace(source: str, fmt: str | None, model: str | None) -> RoutingTrace:
     """Trace from a file or `bundled:NAME`; `model` replaces its byte sizes where the trace has its own."""
     from sim.run import fit_geometry
@@ -89,21 +92,26 @@ def number(value: float | None, digits: int = 2) -> str:
 
 
 def table(title: str | None, columns: list[str], *, left: int = 1) -> Table:
-    """A rich table whose first `left` columns hold text and the others numbers."""
+    """A rich table whose first `left` columns hold text and the others numbers, which are never cut."""
     from rich import box
     from rich.table import Table
 
     made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for i, column in enumerate(columns):
-        made.add_column(column, justify="left" if i < left else "right", no_wrap=i < left)
+        if i < left:
+            made.add_column(column, overflow="fold")
+        else:
+            made.add_column(column, justify="right", min_width=6, overflow="fold")
     return made
 
 
 def show(*parts: Any) -> None:
-    """Print rich renderables."""
+    """Print rich renderables; into a file or pipe at a width that needs no wrapping."""
     from rich.console import Console
 
     console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PIPE_WIDTH
     for part in parts:
         console.print(part)
 

@@ -1,0 +1,138 @@
+"""`residency list`: what can be named elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from sim.cli import app
+from sim.cli.common import JsonOpt, show, table, write_json
+
+KINDS = ("policies", "hardware", "models", "formats", "engines", "traces")
+
+
+@app.command("list")
+def list_things(
+    what: str = typer.Argument(metavar="|".join(KINDS), help="What to list."),
+    json: JsonOpt = None,
+) -> None:
+    """List policies, hardware profiles, models, trace formats, engine presets or bundled traces."""
+    from sim.errors import SimError
+
+    if what not in KINDS:
+        raise SimError(f"unknown kind {what!r} (known: {', '.join(KINDS)})")
+    rows = _ROWS[what]()
+    if json is not None:
+        write_json(json, rows)
+        if str(json) == "-":
+            return
+    if not rows:
+        typer.echo(f"no {what}")
+        return
+    columns = list(rows[0])
+    shown = table(None, columns, left=len(columns))
+    for column in shown.columns[1:]:
+        column.no_wrap = False
+    for row in rows:
+        shown.add_row(*(_text(row[column]) for column in columns))
+    show(shown)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k}={v}" for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    return str(value)
+
+
+def _policies() -> list[dict[str, Any]]:
+    from policies.registry import KINDS as POLICY_KINDS
+    from policies.registry import describe
+
+    return [{"kind": kind} | row for kind in POLICY_KINDS for row in describe(kind)]
+
+
+def _hardware() -> list[dict[str, Any]]:
+    from hwmodels.registry import list_profiles, load_profile
+
+    rows = []
+    for name in list_profiles():
+        p = load_profile(name)
+        rows.append(
+            {
+                "name": name,
+                "aliases": list(p.aliases),
+                "machine": p.summary,
+                "vram_usable_gib": p.gpu.vram_usable_gib.value,
+                "h2d_gb_per_s": p.link.h2d_gb_per_s.value,
+                "ram_gib": p.ram.total_gib.value,
+            }
+        )
+    return rows
+
+
+def _models() -> list[dict[str, Any]]:
+    from traces import list_models, load_model
+
+    rows = []
+    for name, quants in list_models().items():
+        g = load_model(name)
+        rows.append(
+            {
+                "name": name,
+                "quants": quants,
+                "moe_layers": g.n_layers,
+                "experts": g.experts,
+                "top_k": g.top_k,
+                "expert_gib": round(g.all_expert_bytes / 2**30, 2),
+            }
+        )
+    return rows
+
+
+def _formats() -> list[dict[str, Any]]:
+    from traces import list_formats
+
+    return [{"name": name, "description": text} for name, text in list_formats().items()]
+
+
+def _engines() -> list[dict[str, Any]]:
+    from sim.preset import list_engines, load_engine
+
+    return [
+        {"name": name, "miss": preset.miss, "summary": preset.summary, "source": preset.source}
+        for name in list_engines()
+        for preset in [load_engine(name)]
+    ]
+
+
+def _traces() -> list[dict[str, Any]]:
+    from traces.bundled import list_bundled, load
+
+    rows = []
+    for name in list_bundled():
+        trace = load(name)
+        rows.append(
+            {
+                "name": f"bundled:{name}",
+                "model": trace.geometry.label,
+                "kind": "synthetic" if trace.synthetic else "recorded",
+                "passes": trace.n_passes,
+                "lookups": trace.n_lookups,
+            }
+        )
+    return rows
+
+
+_ROWS = {
+    "policies": _policies,
+    "hardware": _hardware,
+    "models": _models,
+    "formats": _formats,
+    "engines": _engines,
+    "traces": _traces,
+}

@@ -1,0 +1,157 @@
+"""`residency run`: one timed run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sim.cli import app
+from sim.cli.common import (
+    CapacityOpt,
+    FormatOpt,
+    JsonOpt,
+    ModelOpt,
+    ScopeOpt,
+    SlotsOpt,
+    number,
+    open_trace,
+    percent,
+    show,
+    table,
+    warn,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from sim.result import RunResult
+    from traces import RoutingTrace
+
+
+@app.command()
+def run(
+    scenario: Annotated[
+        Path | None,
+        typer.Argument(metavar="[SCENARIO.toml]", help="Scenario file; or give the choices as options."),
+    ] = None,
+    trace: Annotated[str | None, typer.Option(help="Trace file of any known format, or bundled:NAME.")] = None,
+    hardware: Annotated[
+        list[str] | None, typer.Option(help="Profile name or file; repeat for several cards.")
+    ] = None,
+    model: ModelOpt = None,
+    capacity: CapacityOpt = None,
+    slots_per_layer: SlotsOpt = None,
+    card_capacity: Annotated[
+        list[str] | None, typer.Option(help="Room for experts of each card, in order; instead of --capacity.")
+    ] = None,
+    layers_each: Annotated[list[int] | None, typer.Option(help="MoE layers of each card, in order.")] = None,
+    scope: ScopeOpt = "global",
+    eviction: Annotated[str, typer.Option(help="Who leaves: NAME or NAME:param=value.")] = "lru",
+    admission: Annotated[str, typer.Option(help="Which misses may take a slot.")] = "always",
+    prefetch: Annotated[str, typer.Option(help="Who comes early.")] = "none",
+    placement: Annotated[str | None, typer.Option(help="Who is resident at the start.")] = None,
+    engine: Annotated[str, typer.Option(help="Engine preset, NAME or FILE.toml.")] = "generic",
+    miss: Annotated[
+        str | None, typer.Option(help="cpu, fetch, hybrid or stream; the preset's by default.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="How the host holds the experts: arena or mmap.")] = "arena",
+    start: Annotated[str, typer.Option(help="Page cache at the start: warm or cold.")] = "warm",
+    passes: Annotated[int | None, typer.Option(min=1, help="Only the first so many passes.")] = None,
+    fmt: FormatOpt = None,
+    timeline: Annotated[Path | None, typer.Option(help="Write a Chrome trace that opens in Perfetto.")] = None,
+    json: JsonOpt = None,
+) -> None:
+    """Simulate one run in time: tokens per second, where the time goes, from where experts were served."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from sim.errors import SimError
+    from sim.run import simulate
+    from sim.scenario import build_scenario, load_scenario
+
+    if scenario is not None:
+        if trace or hardware or capacity:
+            raise SimError("give either a scenario file or options, not both")
+        chosen = load_scenario(scenario)
+    else:
+        if trace is None or not hardware:
+            raise SimError("give a scenario file, or at least --trace, --hardware and --capacity")
+        options: dict[str, Any] = {
+            "trace": trace, "hardware": list(hardware), "model": model, "format": fmt, "passes": passes,
+            "capacity": capacity, "slots_per_layer": slots_per_layer, "card_capacity": card_capacity or None,
+            "layers_each": layers_each or None, "scope": scope, "eviction": eviction, "admission": admission,
+            "prefetch": prefetch, "placement": placement, "engine": engine, "miss": miss, "host": host,
+            "start": start,
+        }  # fmt: skip
+        chosen = build_scenario({k: v for k, v in options.items() if v is not None}, "options")
+    recorded = open_trace(chosen.trace, chosen.format, chosen.model)
+    if chosen.passes is not None and chosen.passes < recorded.n_passes:
+        import numpy as np
+
+        recorded = recorded.select_passes(np.arange(recorded.n_passes) < chosen.passes)
+    quiet = str(json) == "-"
+    with Progress(
+        TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("passes"), TimeRemainingColumn(),
+        transient=True, disable=quiet,
+    ) as bar:  # fmt: skip
+        task = bar.add_task("run", total=recorded.n_passes)
+        result = simulate(
+            recorded, chosen.spec, timeline=timeline, progress=lambda done: bar.update(task, completed=done)
+        )
+    if json is not None:
+        write_json(json, result.to_dict(passes=True))
+        if quiet:
+            return
+    _print(recorded, result)
+    if timeline is not None:
+        typer.echo(f"timeline: {timeline} (open it at ui.perfetto.dev)")
+    warn(result.warnings)
+
+
+def _print(trace: RoutingTrace, result: RunResult) -> None:
+    """Three small tables."""
+    from hwmodels.units import format_bytes
+
+    spec = result.manifest["spec"]
+    shown = table(
+        f"{trace.geometry.label} on {' + '.join(spec['hardware'])}: {spec['eviction']}, "
+        f"prefetch {spec['prefetch']}, engine {spec['engine']}, host {spec['host']}",
+        ["tokens/s", "ms a token", "p50 ms", "p95 ms", "p99 ms", "VRAM hits %", "simulated s"],
+        left=0,
+    )
+    shown.add_row(
+        number(result.tokens_per_s),
+        number(result.ms_per_token, 3),
+        number(result.percentile_ms(50), 3),
+        number(result.percentile_ms(95), 3),
+        number(result.percentile_ms(99), 3),
+        percent(result.decode_hit_rate()),
+        number(result.total_ns / 1e9, 3),
+    )
+    causes = result.causes_ms_per_token()
+    where = table("time of a decoded token", ["cause", "ms", "%"])
+    whole = result.ms_per_token
+    for cause, ms in causes.items():
+        if ms:
+            where.add_row(cause, number(ms, 3), percent(ms / whole if whole else None, 1))
+    where.add_row("total", number(whole, 3), "100.0" if whole else "n/a")
+    served = table("from where experts were served, decode", ["tier", "distinct %", "routed %"])
+    decode = [phase for phase in ("decode", "verify") if any(result.shares(phase).values())]
+    for phase in decode:
+        distinct, routed = result.shares(phase), result.shares(phase, routed=True)
+        for tier, share in distinct.items():
+            if share:
+                label = tier if len(decode) == 1 else f"{tier} ({phase})"
+                served.add_row(label, percent(share), percent(routed[tier]))
+    moved = table("bytes moved", ["link", "bytes"])
+    for link, nbytes in result.link_bytes.items():
+        if nbytes:
+            moved.add_row(link, format_bytes(nbytes))
+    show(shown, where, served, moved)
+    stats = result.prefetch
+    if stats.issued:
+        typer.echo(
+            f"prefetch: {stats.issued:,} copies, recall {percent(stats.recall, 1)} %, precision "
+            f"{percent(stats.precision, 1)} %, in time {percent(stats.timeliness, 1)} %, late {stats.late:,}, "
+            f"wasted {format_bytes(stats.wasted_bytes)}, cancelled {stats.cancelled:,}, no room {stats.refused:,}"
+        )

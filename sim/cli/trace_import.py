@@ -1,0 +1,28 @@
+"""`residency import`: any known trace format into the project's Parquet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim.cli import app
+from sim.cli.common import FormatOpt, ModelOpt
+
+
+@app.command("import")
+def import_trace(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="Trace file, gzipped or not.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT.parquet", help="File to write.")],
+    fmt: FormatOpt = None,
+    model: ModelOpt = None,
+) -> None:
+    """Convert a trace to Parquet, checking all of it."""
+    from traces.inspect import convert
+
+    trace = convert(source, out, format=fmt, model=model)
+    typer.echo(
+        f"{out}: {trace.geometry.label}, {trace.n_passes:,} passes, {trace.n_rows:,} rows, "
+        f"{trace.n_lookups:,} look-ups, sha256 {trace.content_hash[:16]}"
+    )
