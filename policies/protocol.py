@@ -100,6 +100,10 @@ class Event(NamedTuple):
     """How many rows of the pass want each key."""
     hits: Sequence[int]
     """1 where the key was resident before the event, else 0."""
+    phase: int = 1
+    """0 prefill, 1 decode, 2 verify window."""
+    request: int = 0
+    """Request that the pass belongs to: policies that keep records of one sequence start again when it changes."""
 
 
 class Future(NamedTuple):

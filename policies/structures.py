@@ -3,6 +3,7 @@
 `Links`: any number of doubly linked lists in which each key stands at most once (front = next to leave).
 `Packed`: an unordered set a scope, for policies that look at every resident.
 `Heap`: a min-heap a scope ordered by (score, stamp, key), with update and removal of any key.
+`draw`: a small random generator.
 
 Only scalar indexing and arithmetic are used, so that the kernel can compile these functions as they are.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from policies.protocol import Allocator, Floats, Ints, Pool
+from policies.protocol import Allocator, Floats, Ints, PolicyError, Pool
 
 
 class Links(NamedTuple):
@@ -47,19 +48,42 @@ def push_back(s: Links, which: int, key: int) -> None:
     s.size[which] += 1
 
 
-def push_by_stamp(s: Links, which: int, key: int, stamp: Sequence[int]) -> None:
-    """Insert `key` before the members at the back that have a newer stamp."""
-    end = len(s.home) + which
-    after = s.prev[end]
-    while after != end and stamp[after] > stamp[key]:
-        after = s.prev[after]
-    before = s.next[after]
-    s.next[after] = key
-    s.prev[key] = after
-    s.next[key] = before
-    s.prev[before] = key
+def push_before(s: Links, which: int, key: int, after: int) -> None:
+    """Insert `key` before the node `after` of the same list (the sentinel: at the back)."""
+    before = s.prev[after]
+    s.next[before] = key
+    s.prev[key] = before
+    s.next[key] = after
+    s.prev[after] = key
     s.home[key] = which
     s.size[which] += 1
+
+
+def push_by_stamp(s: Links, which: int, key: int, stamp: Sequence[int]) -> None:
+    """Insert `key` so that the list stays ordered by (stamp, key); the back is looked at first."""
+    end = len(s.home) + which
+    after = end
+    before = s.prev[end]
+    while before != end and (stamp[before] > stamp[key] or (stamp[before] == stamp[key] and before > key)):
+        after = before
+        before = s.prev[before]
+    push_before(s, which, key, after)
+
+
+def move_to_back(s: Links, key: int) -> None:
+    """Make a member the last of the list in which it stands."""
+    before_of, after_of = s.prev, s.next
+    end = len(s.home) + s.home[key]
+    last = before_of[end]
+    if last == key:
+        return
+    before, after = before_of[key], after_of[key]
+    after_of[before] = after
+    before_of[after] = before
+    after_of[last] = key
+    before_of[key] = last
+    after_of[key] = end
+    before_of[end] = key
 
 
 def unlink(s: Links, key: int) -> None:
@@ -84,6 +108,43 @@ def first_free(s: Links, which: int, guard: Sequence[int], tick: int) -> int:
     while node != end and guard[node] >= tick:
         node = s.next[node]
     return node if node != end else -1
+
+
+def drop_front(s: Links, which: int, longest: int) -> None:
+    """Shorten a list to `longest` members, from the front."""
+    while s.size[which] > longest:
+        unlink(s, s.next[len(s.home) + which])
+
+
+MODULUS = 2147483647
+MULTIPLIER = 48271
+
+
+def seeded(alloc: Allocator, seed: int) -> Ints:
+    """State of a generator (MINSTD, Park and Miller 1988): both engines draw the same numbers."""
+    return alloc.ints(1, seed % (MODULUS - 1) + 1)
+
+
+def draw(drawn: Ints) -> int:
+    """Next number, from 1 to MODULUS - 1."""
+    drawn[0] = drawn[0] * MULTIPLIER % MODULUS
+    return drawn[0]
+
+
+def by_layer(alloc: Allocator, pool: Pool) -> Pool:
+    """The same pool with every layer as a scope of its own, for structures that are kept layer by layer."""
+    scope_of = alloc.ints(pool.keys)
+    for key in range(pool.keys):
+        scope_of[key] = key // pool.experts
+    return pool._replace(scopes=pool.layers, scope_of=scope_of)
+
+
+def layer_spans(alloc: Allocator, pool: Pool) -> Ints:
+    """(scopes + 1,) first layer of each scope; a scope's layers are contiguous."""
+    first = alloc.ints(pool.scopes + 1, pool.layers)
+    for layer in range(pool.layers - 1, -1, -1):
+        first[pool.scope_of[layer * pool.experts]] = layer
+    return first
 
 
 class Packed(NamedTuple):
@@ -217,6 +278,14 @@ def heap_remove(s: Heap, scope: int, key: int) -> None:
         _sift_down(s, base, _sift_up(s, base, at), n)
 
 
+def heap_rebuild(s: Heap, scope: int) -> None:
+    """Restore order after any number of scores changed."""
+    n = s.size[scope]
+    for i in range(n):
+        s.size[scope] = i
+        heap_push(s, scope, s.items[s.base[scope] + i])
+
+
 def heap_first_free(s: Heap, scope: int, guard: Sequence[int], tick: int) -> int:
     """Least member that is not protected, or -1.
 
@@ -245,3 +314,28 @@ def heap_first_free(s: Heap, scope: int, guard: Sequence[int], tick: int) -> int
         s.size[scope] = n + 1
         _sift_up(s, base, n)
     return found
+
+
+SCALE = 2.0**-300
+
+
+def decayed_growth(half_life: float, policy: str) -> float:
+    """Factor by which a new use outweighs one of the pass before."""
+    if half_life <= 0:
+        raise PolicyError(f"policy {policy}: half_life_tokens is {half_life}, expected more than 0")
+    return float(2.0 ** (1.0 / half_life))
+
+
+def decayed_step(s: Heap, increment: Floats, growth: float, passes: int) -> None:
+    """Let `passes` go by for decayed counts kept in a heap's scores.
+
+    Weighing new uses more is the same as letting old ones fade; a power of two takes all numbers back into range.
+    """
+    for _ in range(passes):
+        increment[0] *= growth
+        if increment[0] * SCALE > 1.0:
+            increment[0] *= SCALE
+            for key in range(len(s.score)):
+                s.score[key] *= SCALE
+            for scope in range(len(s.size)):
+                heap_rebuild(s, scope)

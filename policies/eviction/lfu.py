@@ -1,11 +1,13 @@
 """Least frequently used.
 
     learn:  count every member once; stamp it
-    insert: `counts=in-cache` starts again at 1, `perfect` keeps the count through evictions
+    insert: `counts=in-cache` starts again at 1; `perfect` and `decayed` keep the count through evictions
     victim: least (count, stamp, key) that is not protected
 
-The stamp is the last use with perfect counts, the insertion with in-cache counts.
-Source: perfect as in Helldez/BigMoeOnEdge route-replay and arXiv 2608.07911; in-cache as in CECAR `LFUCache`.
+`decayed` halves every count each `half_life_tokens` passes: instead of all counts shrinking, the increment
+grows, and now and then everything is scaled back. The stamp is the last use, with in-cache counts the insertion.
+Source: perfect as in Helldez/BigMoeOnEdge route-replay and arXiv 2608.07911; in-cache as in CECAR `LFUCache`;
+decayed as in harshithkantamneni/moe-speed-of-light (half-life 16; Infernix has 64).
 """
 
 from __future__ import annotations
@@ -14,8 +16,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-from policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
-from policies.structures import Heap, heap, heap_first_free, heap_fix, heap_push, heap_remove
+from policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, Pool
+from policies.structures import (
+    Heap,
+    decayed_growth,
+    decayed_step,
+    heap,
+    heap_first_free,
+    heap_fix,
+    heap_push,
+    heap_remove,
+)
 
 
 class LfuState(NamedTuple):
@@ -23,7 +34,11 @@ class LfuState(NamedTuple):
 
     order: Heap
     clock: Ints
-    perfect: int
+    """[last stamp, last pass]."""
+    increment: Floats
+    growth: float
+    """Factor of the increment from pass to pass; 1 without decay."""
+    in_cache: int
     scope_of: Ints
 
 
@@ -32,32 +47,47 @@ class Lfu(EvictionPolicy):
     """Least often used expert leaves first."""
 
     name: ClassVar[str] = "lfu"
-    source: ClassVar[str] = "Helldez/BigMoeOnEdge route-replay; arXiv 2608.07911; CECAR (in-cache)"
+    source: ClassVar[str] = (
+        "Helldez/BigMoeOnEdge; arXiv 2608.07911; CECAR (in-cache); moe-speed-of-light (decayed)"
+    )
 
-    counts: Literal["perfect", "in-cache"] = "perfect"
+    counts: Literal["perfect", "in-cache", "decayed"] = "perfect"
+    half_life_tokens: float = 16.0
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> LfuState:
         """All counts 0."""
-        return LfuState(heap(alloc, pool), alloc.ints(1), int(self.counts == "perfect"), pool.scope_of)
+        growth = decayed_growth(self.half_life_tokens, self.name) if self.counts == "decayed" else 1.0
+        return LfuState(
+            heap(alloc, pool),
+            alloc.ints(2),
+            alloc.floats(1, 1.0),
+            growth,
+            int(self.counts == "in-cache"),
+            pool.scope_of,
+        )
 
     @staticmethod
     def learn(state: LfuState, event: Event) -> None:
         """Count each member; in-cache counts only residents."""
+        order = state.order
+        if state.growth != 1.0:
+            decayed_step(order, state.increment, state.growth, event.pass_index - state.clock[1])
+            state.clock[1] = event.pass_index
         for key in event.keys:
-            resident = state.order.place[key] >= 0
-            if state.perfect == 1:
+            resident = order.place[key] >= 0
+            if state.in_cache == 0:
                 state.clock[0] += 1
-                state.order.stamp[key] = state.clock[0]
-                state.order.score[key] += 1.0
+                order.stamp[key] = state.clock[0]
+                order.score[key] += state.increment[0]
             elif resident:
-                state.order.score[key] += 1.0
+                order.score[key] += 1.0
             if resident:
-                heap_fix(state.order, state.scope_of[key], key)
+                heap_fix(order, state.scope_of[key], key)
 
     @staticmethod
     def insert(state: LfuState, key: int) -> None:
         """In-cache counts start at 1 with the insertion's stamp."""
-        if state.perfect == 0:
+        if state.in_cache == 1:
             state.clock[0] += 1
             state.order.stamp[key] = state.clock[0]
             state.order.score[key] = 1.0
@@ -65,7 +95,7 @@ class Lfu(EvictionPolicy):
 
     @staticmethod
     def remove(state: LfuState, key: int) -> None:
-        """Leave the heap; a perfect count stays."""
+        """Leave the heap; other counts than in-cache stay."""
         heap_remove(state.order, state.scope_of[key], key)
 
     @staticmethod

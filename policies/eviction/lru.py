@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
-from policies.structures import Links, first_free, links, push_back, push_by_stamp, unlink
+from policies.structures import Links, first_free, links, move_to_back, push_back, push_by_stamp, unlink
 
 
 class LruState(NamedTuple):
@@ -42,13 +42,16 @@ class Lru(EvictionPolicy):
     @staticmethod
     def learn(state: LruState, event: Event) -> None:
         """Stamp members in row order; residents move to the back."""
-        state.clock[1] = state.clock[0]
+        order, stamp, clock = state.order, state.stamp, state.clock
+        home = order.home
+        now = clock[0]
+        clock[1] = now
         for key in event.keys:
-            state.clock[0] += 1
-            state.stamp[key] = state.clock[0]
-            if state.order.home[key] >= 0:
-                unlink(state.order, key)
-                push_back(state.order, state.scope_of[key], key)
+            now += 1
+            stamp[key] = now
+            if home[key] >= 0:
+                move_to_back(order, key)
+        clock[0] = now
 
     @staticmethod
     def insert(state: LruState, key: int) -> None:

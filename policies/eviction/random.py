@@ -2,7 +2,7 @@
 
     victim: uniform over the residents of the scope that are not protected
 
-Source: textbook. The generator is MINSTD (Park and Miller 1988), so that both engines draw the same numbers.
+Source: textbook.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
-from policies.structures import Packed, packed, packed_add, packed_remove
+from policies.structures import Packed, draw, packed, packed_add, packed_remove, seeded
 
-MODULUS = 2147483647
-MULTIPLIER = 48271
 TRIES = 64
 
 
@@ -38,7 +36,7 @@ class Random(EvictionPolicy):
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> RandomState:
         """Seeded generator."""
-        return RandomState(packed(alloc, pool), alloc.ints(1, self.seed % (MODULUS - 1) + 1), pool.scope_of)
+        return RandomState(packed(alloc, pool), seeded(alloc, self.seed), pool.scope_of)
 
     @staticmethod
     def learn(state: RandomState, event: Event) -> None:
@@ -64,8 +62,7 @@ class Random(EvictionPolicy):
         base = members.base[scope]
         at = 0
         for _ in range(TRIES):
-            state.drawn[0] = state.drawn[0] * MULTIPLIER % MODULUS
-            at = state.drawn[0] % n
+            at = draw(state.drawn) % n
             if guard[members.items[base + at]] < tick:
                 return members.items[base + at]
         for step in range(n):

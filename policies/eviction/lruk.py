@@ -1,0 +1,80 @@
+"""LRU-K: the oldest of the last K uses decides.
+
+    learn:  push the look-up's stamp onto each member's last K; kept after eviction
+    insert: nothing more
+    victim: oldest K-th last use; fewer than K uses count as infinitely old; ties: older last use
+
+Source: O'Neil et al., SIGMOD 1993 (K = 2, correlated-reference period 0); Infernix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, PolicyError, Pool
+from policies.structures import Heap, heap, heap_first_free, heap_fix, heap_push, heap_remove
+
+
+class LruKState(NamedTuple):
+    """A heap a scope; score = stamp of the K-th last use, 0 with fewer."""
+
+    order: Heap
+    history: Ints
+    """(keys * k,) ring of the last K stamps of each key."""
+    uses: Ints
+    clock: Ints
+    k: int
+    scope_of: Ints
+
+
+@dataclass(frozen=True)
+class LruK(EvictionPolicy):
+    """Expert whose K-th last use is the oldest leaves first."""
+
+    name: ClassVar[str] = "lru-k"
+    source: ClassVar[str] = "O'Neil et al., SIGMOD 1993"
+
+    k: int = 2
+
+    def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> LruKState:
+        """No use seen."""
+        if self.k < 1:
+            raise PolicyError(f"policy lru-k: k is {self.k}, expected at least 1")
+        return LruKState(
+            heap(alloc, pool),
+            alloc.ints(pool.keys * self.k),
+            alloc.ints(pool.keys),
+            alloc.ints(1),
+            self.k,
+            pool.scope_of,
+        )
+
+    @staticmethod
+    def learn(state: LruKState, event: Event) -> None:
+        """Push the stamp; the slot that comes next in the ring then holds the K-th last."""
+        for key in event.keys:
+            state.clock[0] += 1
+            state.history[key * state.k + state.uses[key] % state.k] = state.clock[0]
+            state.uses[key] += 1
+            if state.uses[key] >= state.k:
+                state.order.score[key] = float(state.history[key * state.k + state.uses[key] % state.k])
+            state.order.stamp[key] = state.clock[0]
+            if state.order.place[key] >= 0:
+                heap_fix(state.order, state.scope_of[key], key)
+
+    @staticmethod
+    def insert(state: LruKState, key: int) -> None:
+        """Join the heap."""
+        heap_push(state.order, state.scope_of[key], key)
+
+    @staticmethod
+    def remove(state: LruKState, key: int) -> None:
+        """Leave it; the history stays."""
+        heap_remove(state.order, state.scope_of[key], key)
+
+    @staticmethod
+    def victim(state: LruKState, scope: int, incoming: int, guard: Sequence[int], tick: int) -> int:
+        """Oldest K-th last use, then older last use."""
+        return heap_first_free(state.order, scope, guard, tick)
