@@ -1,0 +1,354 @@
+"""The timed engine: conservation, bounds, order, and agreement with the replay."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hwmodels.registry import load_profile
+from sim.errors import SimError
+from sim.pool import Capacity
+from sim.preset import MISS_MODES
+from sim.replay import replay
+from sim.result import CAUSES, TIERS
+from sim.run import RunSpec, simulate
+from traces import ModelGeometry, Phase, TraceBuilder, load_model, read_trace
+
+MACHINES = ("rtx-5070", "rtx-5060ti", "tesla-p40")
+
+
+def geometry(layers=3, experts=6, top_k=2, nbytes=1_000_000):
+    return ModelGeometry(
+        "tiny",
+        tuple(range(layers)),
+        experts,
+        top_k,
+        (nbytes,) * layers,
+        (2_000_000,) * layers,
+        hidden_size=64,
+        quant_family="q4",
+    )
+
+
+def trace_of(tokens, made=None):
+    """One decode pass a token; a token is a list of sets, one a layer."""
+    builder = TraceBuilder(made or geometry(len(tokens[0])))
+    for token in tokens:
+        builder.begin_pass(Phase.DECODE)
+        for layer, experts in enumerate(token):
+            builder.row(layer, experts)
+    return builder.build()
+
+
+def random_trace(seed, tokens=12, layers=3, experts=6, top_k=2):
+    draw = np.random.default_rng(seed)
+    return trace_of(
+        [[draw.permutation(experts)[:top_k].tolist() for _ in range(layers)] for _ in range(tokens)],
+        geometry(layers, experts, top_k),
+    )
+
+
+def check_laws(trace, result):
+    """What every run must satisfy, whatever its choices."""
+    assert (result.pass_causes.sum(axis=1) == result.pass_ns).all()
+    assert (result.pass_causes >= 0).all()
+    assert (result.pass_ns > 0).all()
+    assert int(result.served_distinct.sum()) == trace.n_lookups
+    assert int(result.served_routed.sum()) == trace.n_routed
+    for phase in ("prefill", "decode", "verify"):
+        shares = [share for share in result.shares(phase).values() if share is not None]
+        assert not shares or sum(shares) == pytest.approx(1.0)
+    text = json.dumps(result.to_dict(passes=True), allow_nan=False)
+    assert "NaN" not in text
+
+
+def link_bounds_ns(result, hardware):
+    """Least time that each link needs for the bytes that it moved."""
+    card = load_profile(hardware)
+    moved = result.link_bytes
+    h2d = moved["h2d_demand"] + moved["h2d_adapt"] + moved["h2d_prefetch"]
+    rates = [card.cpu.expert_gb_per_s.rates(s).mb_per_s("q4") for s in ("pinned", "pageable", "page_cache")]
+    return {
+        "h2d": h2d * 1000 // card.link.h2d_mb_per_s,
+        "cpu": moved["cpu"] * 1000 // max(rates),
+        "disk": moved["disk"] * 1000 // card.disk.seq_mb_per_s,
+        "dram": (h2d + moved["cpu"]) * 1000 // card.dram.shared_mb_per_s,
+    }
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("miss", MISS_MODES)
+@pytest.mark.parametrize("hardware", MACHINES)
+def test_every_machine_and_miss_mode_on_a_recorded_trace(shared, hardware, miss):
+    trace = read_trace(shared / "traces/bigmoe-edge/qwen.route.csv")
+    result = simulate(trace, RunSpec((hardware,), Capacity(total_bytes=4000 << 20), miss=miss))
+    check_laws(trace, result)
+    for link, least in link_bounds_ns(result, hardware).items():
+        assert result.total_ns >= least, link
+    if miss == "fetch":
+        counted = replay(trace, "lru", Capacity(total_bytes=4000 << 20)).phases["decode"]
+        assert int(result.served_distinct[1][TIERS.index("vram")]) == counted.distinct_hits
+        assert result.link_bytes["h2d_demand"] == result.admitted_bytes
+    if miss == "stream":
+        assert result.shares("decode")["pcie"] == 1.0
+        assert result.admitted_bytes == 0
+
+
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(["lru", "fifo", "lfu", "lfru", "random", "belady", "static"]),
+    st.integers(1, 5),
+    st.sampled_from(["global", "layer"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_demand_fetching_counts_the_same_hits_as_the_replay(seed, eviction, slots, scope):
+    trace = random_trace(seed)
+    capacity = Capacity(slots_per_layer=slots, scope=scope)
+    result = simulate(trace, RunSpec(("tesla-p40",), capacity, eviction=eviction, miss="fetch"))
+    counted = replay(trace, eviction, capacity)
+    check_laws(trace, result)
+    assert int(result.served_distinct[1][TIERS.index("vram")]) == counted.phases["all"].distinct_hits
+    assert result.evictions == counted.evictions
+
+
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(MISS_MODES),
+    st.sampled_from(["none", "previous-token", "oracle", "oracle:window=4"]),
+    st.sampled_from(["arena", "mmap"]),
+    st.sampled_from(["cold", "warm"]),
+    st.integers(0, 4),
+)
+@settings(max_examples=120, deadline=None)
+def test_laws_hold_for_any_choice(seed, miss, prefetch, host, start, slots):
+    trace = random_trace(seed)
+    spec = RunSpec(
+        ("rtx-5070",), Capacity(slots_per_layer=slots), miss=miss, prefetch=prefetch, host=host, start=start
+    )
+    result = simulate(trace, spec)
+    check_laws(trace, result)
+    assert result.total_ns >= max(link_bounds_ns(result, "rtx-5070").values())
+    used = int(result.resident_end.sum()) * 1_000_000
+    assert used <= slots * 3 * 1_000_000
+    if host == "mmap" and start == "cold":
+        assert result.link_bytes["disk"] > 0
+    if host == "arena":
+        assert result.link_bytes["disk"] == 0
+
+
+def test_single_expert_times_add_up_by_hand():
+    """One layer, one token, one miss: every part of the time from the profile's own numbers."""
+    trace = trace_of([[[0]]], geometry(1, 4, 1))
+    card = load_profile("tesla-p40")
+    result = simulate(trace, RunSpec(("tesla-p40",), Capacity(slots_per_layer=2), miss="fetch"))
+    rate = card.gpu.expert_gb_per_s.mb_per_s("q4")
+    dense = -(-2_000_000 * 1000 // card.gpu.dense_gb_per_s.mb_per_s("q4"))
+    copy = card.link.copy_t0_ns - (-1_000_000 * 1000 // card.link.h2d_mb_per_s)
+    experts = 2 * card.gpu.launch_ns - (-1_000_000 * 1000 // rate)
+    causes = dict(zip(CAUSES, result.pass_causes[0].tolist(), strict=True))
+    assert causes == {
+        "gpu_dense": dense,
+        "gpu_experts": experts,
+        "cpu_wait": 0,
+        "pcie_wait": copy,
+        "disk_wait": 0,
+        "sync": card.gpu.sync_ns + 2000,
+        "handoff": 0,
+        "overhead": 500_000,
+    }
+
+
+def test_a_fixed_cost_per_layer_shows_up_even_when_no_byte_moves():
+    # 48 layers x 118 us of synchronisation: at least 5.66 ms a step.
+    layers = 48
+    trace = trace_of([[[0]] * layers], geometry(layers, 2, 1))
+    result = simulate(trace, RunSpec(("tesla-p40",), Capacity(slots_per_layer=2), placement="hindsight"))
+    per_layer = load_profile("tesla-p40").gpu.sync_ns + 2000
+    assert result.pass_causes[0][CAUSES.index("sync")] == layers * per_layer
+    assert sum(result.link_bytes.values()) == 0
+
+
+def test_one_byte_of_cpu_work_and_dma_share_memory():
+    """A hybrid event is slower than either half alone, since both read DRAM."""
+    trace = random_trace(1, tokens=1, layers=1, experts=16, top_k=12)
+    base = RunSpec(("rtx-5060ti",), Capacity(slots_per_layer=0))
+    alone = {m: simulate(trace, replace(base, miss=m)) for m in ("cpu", "fetch", "hybrid")}
+    assert alone["hybrid"].total_ns < alone["cpu"].total_ns
+    dram = load_profile("rtx-5060ti").dram.shared_mb_per_s
+    moved = alone["hybrid"].link_bytes
+    assert alone["hybrid"].total_ns >= (moved["cpu"] + moved["h2d_demand"]) * 1000 // dram
+
+
+def test_oversized_events_run_in_waves():
+    # Capacity of one slot, a token that needs experts 1 and 2 of one layer.
+    trace = trace_of([[[1, 2]], [[1, 2]]], geometry(1, 4, 2))
+    capacity = Capacity(slots_per_layer=1)
+    result = simulate(trace, RunSpec(("tesla-p40",), capacity, miss="fetch"))
+    assert result.waves == 2
+    assert int(result.resident_end.sum()) == 1
+    counted = replay(trace, "lru", capacity)
+    assert counted.waves == 2
+    assert int(result.served_distinct[1][TIERS.index("vram")]) == counted.phases["all"].distinct_hits
+
+
+def test_prefill_routes_one_expert_many_times_but_reads_it_once():
+    builder = TraceBuilder(geometry(1, 8, 1))
+    builder.begin_pass(Phase.PREFILL)
+    for _ in range(3):
+        builder.row(0, [5])
+    trace = builder.build()
+    result = simulate(trace, RunSpec(("tesla-p40",), Capacity(slots_per_layer=2), miss="fetch"))
+    assert result.served_distinct[0].tolist() == [0, 0, 1, 0, 0, 0, 0]
+    assert result.served_routed[0].tolist() == [0, 0, 3, 0, 0, 0, 0]
+    assert result.link_bytes["h2d_demand"] == 1_000_000
+
+
+def test_shares_add_up_whatever_serves():
+    # Ten routed: some in VRAM, a share over PCIe, the rest on the CPU; PCIe is not left out.
+    trace = random_trace(3, tokens=1, layers=1, experts=16, top_k=10)
+    spec = RunSpec(
+        ("rtx-5070",), Capacity(slots_per_layer=5), eviction="static", placement="hindsight", miss="hybrid"
+    )
+    shares = simulate(trace, spec).shares("decode")
+    assert shares["vram"] == 0.5
+    assert shares["pcie"] + shares["cpu_pinned"] == 0.5
+    assert shares["pcie"] > 0
+
+
+def test_perfect_prefetch_hides_copies():
+    trace = random_trace(5, tokens=30, layers=4, experts=16, top_k=2)
+    base = RunSpec(("rtx-5070",), Capacity(slots_per_layer=8), miss="fetch")
+    without = simulate(trace, base)
+    ahead = simulate(trace, replace(base, prefetch="oracle:window=4"))
+    assert ahead.total_ns < without.total_ns
+    assert ahead.prefetch.precision == 1.0
+    assert ahead.prefetch.wasted == 0
+
+
+def test_everything_resident_never_waits():
+    trace = random_trace(7)
+    result = simulate(trace, RunSpec(("rtx-5070",), Capacity(slots_per_layer=6), placement="hindsight"))
+    assert result.shares()["vram"] == 1.0
+    assert sum(result.link_bytes.values()) == 0
+    data = result.to_dict()
+    assert data["prefetch"]["recall"] is None
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+
+
+def test_a_policy_that_never_evicts_is_called_unexercised():
+    result = simulate(random_trace(7), RunSpec(("rtx-5070",), Capacity(slots_per_layer=6)))
+    assert result.evictions == 0
+    assert any("never exercised" in warning for warning in result.warnings)
+
+
+def test_dense_first_layers_keep_the_models_numbers():
+    made = replace(geometry(3), layer_ids=(1, 2, 3), total_layers=4)
+    builder = TraceBuilder(made)
+    builder.begin_pass(Phase.DECODE)
+    for layer in (1, 2, 3):
+        builder.row(layer, [0, 1])
+    result = simulate(builder.build(), RunSpec(("tesla-p40",), Capacity(slots_per_layer=2)))
+    assert result.total_ns > 0
+
+
+def test_several_cards_hand_over_and_cache_their_own_layers():
+    trace = random_trace(11, tokens=8, layers=4)
+    room = Capacity(card_bytes=(3_000_000, 3_000_000))
+    two = simulate(trace, RunSpec(("tesla-p40", "tesla-p40"), room, layers_each=(2, 2)))
+    check_laws(trace, two)
+    handoff = two.pass_causes[:, CAUSES.index("handoff")]
+    assert (handoff == handoff[0]).all()
+    assert handoff[0] > 0
+    resident = two.resident_end.reshape(4, 6)
+    assert resident[:2].sum() <= 3
+    assert resident[2:].sum() <= 3
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"hardware": ("rtx-507",)}, "rtx-5070"),
+        ({"miss": "cup"}, "known: cpu, fetch, hybrid, stream"),
+        ({"eviction": "lur"}, "did you mean lru"),
+        ({"prefetch": "oracle:windw=2"}, "window"),
+        ({"engine": "generik"}, "generic"),
+        ({"host": "ssd"}, "arena"),
+        ({"layers_each": (1,)}, "do not add up"),
+        ({"capacity": Capacity(total_bytes=400 << 30)}, "usable VRAM"),
+    ],
+)
+def test_bad_choices_say_what_is_valid(spec, message):
+    trace = random_trace(1)
+    base = RunSpec(("rtx-5070",), Capacity(slots_per_layer=2))
+    with pytest.raises(ValueError, match=message):
+        simulate(trace, replace(base, **spec))
+
+
+def test_an_arena_larger_than_ram_is_refused_and_one_larger_than_the_pin_limit_is_split():
+    from sim.host import PAGEABLE, PINNED, plan_host
+
+    big = load_model("qwen3.8-flash-next", "UD-Q4_K_XL")
+    with pytest.raises(SimError, match="mmap"):
+        plan_host(big, load_profile("rtx-5070"), "arena")
+    small = load_model("qwen3.8-flash-next", "IQ2_XS")
+    profile = load_profile("rtx-5070")
+    limit = profile.ram.pin_limit_gib.model_copy(update={"value": 8.0})
+    tight = profile.model_copy(update={"ram": profile.ram.model_copy(update={"pin_limit_gib": limit})})
+    plan = plan_host(small, tight, "arena")
+    assert plan.pinned_bytes <= 8 << 30 < plan.pinned_bytes + 1_441_000
+    assert plan.pinned_bytes + plan.pageable_bytes == small.all_expert_bytes
+    assert {PINNED, PAGEABLE} == set(plan.source_of)
+
+
+SCRIPT = """
+import sys
+from tests.test_engine import random_trace
+from sim.cli.common import dump_json
+from sim.pool import Capacity
+from sim.run import RunSpec, simulate
+from sim.timeline import Timeline
+result = simulate(random_trace(2), RunSpec(('rtx-5070',), Capacity(slots_per_layer=2), prefetch='previous-token',
+                  miss='hybrid', host='mmap', start='cold'), timeline=sys.argv[1] if len(sys.argv) > 1 else None)
+sys.stdout.write(dump_json(result.to_dict(passes=True)))
+"""
+
+
+def test_equal_manifests_give_identical_bytes_whatever_the_hash_seed_and_observer(tmp_path):
+    outputs = set()
+    for seed, arguments in (("0", []), ("1", []), ("2", [str(tmp_path / "t.json")])):
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT, *arguments],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        )
+        outputs.add(done.stdout)
+    assert len(outputs) == 1
+
+
+def test_a_timeline_is_a_chrome_trace_with_named_tracks_whose_slices_do_not_overlap(tmp_path):
+    path = tmp_path / "timeline.json"
+    spec = RunSpec(
+        ("rtx-5070",), Capacity(slots_per_layer=2), miss="hybrid", host="mmap", start="cold", prefetch="oracle"
+    )
+    result = simulate(random_trace(4), spec, timeline=path)
+    events = json.loads(path.read_text())["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert {"GPU 0", "H2D card 0", "CPU pool", "disk lane 0", "host plan"} <= set(names.values())
+    assert not (tmp_path / "timeline.json.part").exists()
+    by_track = {}
+    for event in events:
+        if event["ph"] == "X":
+            by_track.setdefault(event["tid"], []).append((round(event["ts"] * 1000), round(event["dur"] * 1000)))
+    for slices in by_track.values():
+        end = 0
+        for start, duration in sorted(slices):
+            assert start >= end
+            end = start + duration
+    assert max(s + d for track in by_track.values() for s, d in track) <= result.total_ns
