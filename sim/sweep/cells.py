@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -19,6 +20,7 @@ from policies import create
 from policies.protocol import PolicyError
 from sim.errors import SimError
 from sim.host import plan_host
+from sim.insertion import parse_insertion
 from sim.machine import Machine
 from sim.pool import Capacity
 from sim.preset import MISS_MODES, load_engine
@@ -29,10 +31,6 @@ from traces import RoutingTrace, TraceError
 
 _HINTS = get_type_hints(RunSpec)
 _SHOWN = 8
-
-
-class Misfit(SimError):
-    """A cell that is valid but too large for its machine."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +186,7 @@ def _capacity(choices: Choices, trace: RoutingTrace, typed: dict[str, Any]) -> C
         geometry = trace.geometry
         each = typed.get("layers_each") or (geometry.n_layers,) + (0,) * (len(typed["hardware"]) - 1)
         edges = [sum(each[:i]) for i in range(len(each) + 1)]
-        whole = [geometry.experts * sum(geometry.expert_bytes[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+        whole = [geometry.experts * sum(geometry.expert_bytes[a:b]) for a, b in pairwise(edges)]
         room = tuple(int(share * nbytes) for nbytes in whole)
         if len(room) == 1:
             return Capacity(total_bytes=room[0], slots_per_layer=slots, scope=scope)
@@ -215,9 +213,10 @@ def _check(view: View, spec: RunSpec) -> tuple[str, str | None]:
     create("prefetch", spec.prefetch)
     create("placement", spec.placement or eviction.default_placement)
     room = spec.capacity.per_scope(geometry, machine.layer_card)
+    staging = parse_insertion(spec.insertion).staging_slots
     misfit = None
     try:
-        _check_vram(machine, geometry, room, spec)
+        _check_vram(machine, geometry, room, spec, staging)
         plan_host(geometry, machine.host, spec.host)
     except SimError as error:
         misfit = str(error)

@@ -155,20 +155,20 @@ def _clashes(sweep: SweepFile) -> list[str]:
     tables += [(f"scenarios.{name}", choices) for name, choices in sweep.scenarios.items()]
     tables += [(f"exclude {number + 1}", rule) for number, rule in enumerate(sweep.exclude)]
     for table, choices in tables:
-        for key in choices:
-            if key not in CHOICES or (key == "scenario" and table.startswith("scenarios.")):
-                found.append(f"{table}: unknown choice {key!r} (known: {', '.join(CHOICES)})")
+        found += [
+            f"{table}: unknown choice {key!r} (known: {', '.join(CHOICES)})"
+            for key in choices
+            if key not in CHOICES or (key == "scenario" and table.startswith("scenarios."))
+        ]
     for axis, values in sweep.axes.items():
         if not values:
             found.append(f"axes.{axis}: no values")
         if axis in sweep.constants:
             found.append(f"{axis} is both an axis and a constant")
-        for value in (v for i, v in enumerate(values) if v in values[:i]):
-            found.append(f"axes.{axis}: {value!r} is listed twice")
+        found += [f"axes.{axis}: {v!r} is listed twice" for i, v in enumerate(values) if v in values[:i]]
     for name, choices in sweep.scenarios.items():
-        for key in choices:
-            if key in sweep.axes or key in sweep.constants:
-                found.append(f"{key} is set by scenario {name} and again outside it")
+        outside = [key for key in choices if key in sweep.axes or key in sweep.constants]
+        found += [f"{key} is set by scenario {name} and again outside it" for key in outside]
     return found
 
 
@@ -206,4 +206,15 @@ def _matches(choices: Choices, rule: Choices) -> bool:
     )
 
 
-__all__ = ["CHOICES", "OWN", "ROOM", "RUN", "Choices", "SweepError", "SweepFile", "TraceRef", "expand", "load_sweep"]
+__all__ = [
+    "CHOICES",
+    "OWN",
+    "ROOM",
+    "RUN",
+    "Choices",
+    "SweepError",
+    "SweepFile",
+    "TraceRef",
+    "expand",
+    "load_sweep",
+]

@@ -1,0 +1,182 @@
+"""`residency sweep`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sim.cli import app
+from sim.cli.common import dump_json, number, percent, show, table
+
+if TYPE_CHECKING:
+    from sim.sweep import SweepResult
+
+FileArg = Annotated[
+    Path | None, typer.Argument(metavar="[SWEEP.toml]", help="Sweep file; or give --trace for the built-in sweep.")
+]
+OutOpt = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the results.")]
+WorkersOpt = Annotated[int | None, typer.Option("--workers", min=1, help="Local processes; all cores by default.")]
+SchedulerOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--scheduler", metavar="ADDRESS", help="A running Dask scheduler to use instead, as tcp://host:8786."
+    ),
+]
+ResumeOpt = Annotated[bool, typer.Option("--resume", help="Go on with what DIR holds; finished cells are kept.")]
+RetryOpt = Annotated[bool, typer.Option("--retry-failed", help="With --resume: run failed cells again.")]
+TraceOpt = Annotated[
+    str | None, typer.Option("--trace", help="Run the built-in sweep over this trace file (or bundled:NAME).")
+]
+FormatOpt = Annotated[str | None, typer.Option("--format", help="Trace format; sniffed by default.")]
+ModelOpt = Annotated[str | None, typer.Option("--model", help="Model geometry for a trace that lacks byte sizes.")]
+HardwareOpt = Annotated[list[str] | None, typer.Option("--hardware", help="Machine; may be repeated.")]
+CapacityOpt = Annotated[
+    list[str] | None, typer.Option("--capacity", help="Room for experts: 4GiB, or 25% of them; may be repeated.")
+]
+EvictionOpt = Annotated[list[str] | None, typer.Option("--eviction", help="Eviction policy; may be repeated.")]
+PrefetchOpt = Annotated[list[str] | None, typer.Option("--prefetch", help="Prefetch policy; may be repeated.")]
+MissOpt = Annotated[str, typer.Option("--miss", help="What a miss does: cpu, fetch, hybrid or stream.")]
+PassesOpt = Annotated[int, typer.Option("--passes", min=0, help="First passes of the trace only; 0 for all.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
+
+
+@app.command("sweep")
+def sweep_command(
+    out: OutOpt,
+    file: FileArg = None,
+    trace: TraceOpt = None,
+    fmt: FormatOpt = None,
+    model: ModelOpt = None,
+    hardware: HardwareOpt = None,
+    capacity: CapacityOpt = None,
+    eviction: EvictionOpt = None,
+    prefetch: PrefetchOpt = None,
+    miss: MissOpt = "fetch",
+    passes: PassesOpt = 200,
+    workers: WorkersOpt = None,
+    scheduler: SchedulerOpt = None,
+    resume: ResumeOpt = False,
+    retry_failed: RetryOpt = False,
+    json_out: JsonFlag = False,
+) -> None:
+    """Run policies x machines x capacities; every finished cell survives whatever happens.
+
+    With a sweep file, or with --trace for a built-in sweep, whose file is left in DIR/sweep.toml to be changed.
+    """
+    from sim.errors import SimError
+    from sim.sweep import SweepError, sweep
+
+    if (file is None) == (trace is None):
+        raise SimError(
+            "give either a sweep file (residency sweep SWEEP.toml) or a trace (residency sweep --trace FILE)"
+        )
+    if trace is not None:
+        from sim.sweep.default import default_sweep
+
+        text = default_sweep(
+            trace, format=fmt, model=model, hardware=hardware or (), capacity=capacity or (),
+            eviction=eviction or (), prefetch=prefetch or (), miss=miss, passes=passes or None,
+        )  # fmt: skip
+        file = _keep(out, text, resume=resume)
+    elif hardware or capacity or eviction or prefetch or fmt or model:
+        raise SimError("a sweep file makes the choices itself; --hardware and the like go with --trace")
+    assert file is not None
+    try:
+        with _Bar(quiet=json_out) as bar:
+            result = sweep(
+                file, out, workers=workers, scheduler=scheduler, resume=resume, retry_failed=retry_failed,
+                progress=bar.update,
+            )  # fmt: skip
+    except SweepError as error:
+        for problem in error.problems:
+            typer.echo(f"residency: {error.where}: {problem}", err=True)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        typer.echo(f"residency: interrupted; finished cells are in {out}, go on with --resume", err=True)
+        raise SystemExit(130) from None
+    if json_out:
+        typer.echo(dump_json(_summary(result)), nl=False)
+    else:
+        _print(result)
+
+
+def _keep(out: Path, text: str, *, resume: bool) -> Path:
+    """Write the built-in sweep to DIR/sweep.toml; with `resume` one that is there already must say the same."""
+    from sim.errors import SimError
+
+    path = out / "sweep.toml"
+    if path.exists() and (not resume or path.read_text(encoding="utf-8") != text):
+        if resume:
+            raise SimError(
+                f"{path} differs from this command's sweep; run `residency sweep {path} --out {out} --resume`"
+            )
+        raise SimError(f"{out}: there is a sweep here already; go on with --resume, or choose another folder")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SimError(f"{out}: cannot be written ({error.strerror})") from None
+    return path
+
+
+class _Bar:
+    """Progress on stderr: a bar in a terminal, nothing elsewhere."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import TimeRemainingColumn as Left
+
+        self._progress = Progress(
+            TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TextColumn("elapsed"), TimeElapsedColumn(),
+            TextColumn("left"), Left(), console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(),
+        )  # fmt: skip
+        self._task = self._progress.add_task("cells", total=None)
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def update(self, done: int, total: int) -> None:
+        """So many cells are done."""
+        self._progress.update(self._task, completed=done, total=total)
+
+
+def _summary(result: SweepResult) -> dict[str, Any]:
+    counts = result.frame["status"].value_counts().to_dict()
+    columns = ["cell", "trace", "hardware", "capacity_bytes", "eviction", "prefetch", "miss", "tokens_per_s",
+               "ms_per_token", "hit_rate", "vram_bytes"]  # fmt: skip
+    best = result.best()[columns].astype(object)
+    return {
+        "folder": str(result.folder),
+        "cells": len(result.frame),
+        "ran": result.ran,
+        "status": {str(k): int(v) for k, v in sorted(counts.items())},
+        "best": best.where(best.notna(), None).to_dict("records"),
+    }
+
+
+def _print(result: SweepResult) -> None:
+    frame = result.frame
+    columns = ["machine", "trace", "eviction", "prefetch", "cache GiB", "tokens/s", "ms/token", "hit %"]
+    rows = table("Fastest of each machine and capacity (policies that see the future left out)", columns, left=4)
+    best = result.best(len(frame)).drop_duplicates(["hardware", "trace", "scenario", "miss", "capacity_bytes"])
+    for row in best.head(15).to_dict("records"):
+        rows.add_row(
+            *(str(row[name]) for name in ("hardware", "trace", "eviction", "prefetch")),
+            number(row["capacity_bytes"] / 2**30), number(row["tokens_per_s"]), number(row["ms_per_token"]),
+            percent(row["hit_rate"]),
+        )  # fmt: skip
+    show(rows)
+    failed = result.failed
+    ok = len(frame) - len(failed)
+    typer.echo(f"{ok} of {len(frame)} cells have numbers ({result.ran} run now); {result.folder}")
+    for reason, group in failed.groupby("reason", sort=False):
+        typer.echo(f"warning: {len(group)} cells {group['status'].iloc[0]}: {reason}")
+    typer.echo(f"next: residency report {result.folder} --out report.html")

@@ -1,0 +1,121 @@
+"""The Parquet dataset of a sweep: `cells/part-00000.parquet` holds cells 0 to 99, and so on.
+
+A part is written when its last cell is done, aside and then renamed, and its content depends on its cells
+alone: the same sweep gives the same bytes whoever ran it, in whatever order, and however often it was killed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sim.errors import SimError
+from sim.sweep.cells import Cell
+from sim.sweep.journal import read_journal
+from sim.sweep.rows import Row, cell_row, schema
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PART_CELLS = 100
+CELLS, JOURNAL = "cells", "journal.jsonl"
+
+
+class Dataset:
+    """Writes the parts below one folder.
+
+    Parameters
+    ----------
+    folder
+        Of the sweep.
+    cells
+        Its plan.
+    rows
+        Results of finished cells by id; grows as the sweep goes on.
+    """
+
+    def __init__(self, folder: Path, cells: Sequence[Cell], rows: dict[str, Row]) -> None:
+        self.folder = folder / CELLS
+        self.cells = cells
+        self.rows = rows
+        self.folder.mkdir(exist_ok=True)
+        blocks = -(-len(cells) // PART_CELLS)
+        self._missing = [sum(c.cell_id not in rows for c in self._block(part)) for part in range(blocks)]
+        for path in self.folder.iterdir():
+            path.unlink()
+        for part, missing in enumerate(self._missing):
+            if not missing:
+                self._write(part)
+
+    def add(self, cell: Cell) -> None:
+        """A cell is done and in `rows`; writes its part if it was the last one."""
+        part = cell.number // PART_CELLS
+        self._missing[part] -= 1
+        if not self._missing[part]:
+            self._write(part)
+
+    def _block(self, part: int) -> Sequence[Cell]:
+        return self.cells[part * PART_CELLS : (part + 1) * PART_CELLS]
+
+    def _write(self, part: int) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = self.folder / f"part-{part:05}.parquet"
+        aside = self.folder / f".{path.name}.part"
+        table = pa.Table.from_pylist([cell_row(c, self.rows[c.cell_id]) for c in self._block(part)], schema())
+        try:
+            with aside.open("wb") as file:
+                pq.write_table(table, file, compression="zstd")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            aside.unlink(missing_ok=True)
+            reason = error.strerror or str(error)
+            raise SimError(
+                f"{path}: cannot be written ({reason}); every finished cell is safe in {JOURNAL}, make room and "
+                "go on with --resume"
+            ) from None
+        os.replace(aside, path)
+
+
+def read_dataset(folder: str | Path) -> pd.DataFrame:
+    """The rows of a sweep folder, finished or not, in the sweep's order.
+
+    Raises
+    ------
+    SimError
+        If the folder holds no sweep, or one without a finished cell.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = Path(folder)
+    if not (folder / JOURNAL).is_file() and not (folder / CELLS).is_dir():
+        raise SimError(f"{folder}: no sweep here (run `residency sweep ... --out {folder}` first)")
+    parts = sorted((folder / CELLS).glob("part-*.parquet"))
+    table = pa.concat_tables([pq.read_table(part) for part in parts]) if parts else schema().empty_table()
+    rest = _journalled(folder, set(table["cell_id"].to_pylist()))
+    if rest:
+        table = pa.concat_tables([table, pa.Table.from_pylist(rest, schema())]).sort_by("cell")
+    if not table.num_rows:
+        raise SimError(f"{folder}: no cell of this sweep has finished yet")
+    frame: pd.DataFrame = table.to_pandas()
+    return frame
+
+
+def _journalled(folder: Path, written: set[str]) -> list[Row]:
+    """Whole rows of cells that are finished but in no part yet."""
+    from sim.sweep.plan import read_plan
+
+    path = folder / JOURNAL
+    if not path.is_file():
+        return []
+    rows, _ = read_journal(path)
+    return [
+        cell_row(c, rows[c.cell_id])
+        for c in read_plan(folder).cells
+        if c.cell_id in rows and c.cell_id not in written
+    ]

@@ -1,0 +1,40 @@
+"""A sweep's folder: the plan of what it runs, kept so that it can be read while it runs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from sim.errors import SimError
+from sim.sweep.cells import Cell
+
+PLAN = "plan.json"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Title and cells of a sweep."""
+
+    name: str
+    cells: list[Cell]
+
+
+def write_plan(folder: Path, plan: Plan) -> None:
+    """Write the plan aside and rename it."""
+    part = folder / f"{PLAN}.part"
+    try:
+        part.write_bytes(TypeAdapter(Plan).dump_json(plan))
+    except OSError as error:
+        raise SimError(f"{folder}: cannot be written ({error.strerror})") from None
+    os.replace(part, folder / PLAN)
+
+
+def read_plan(folder: Path) -> Plan:
+    """The plan in `folder`."""
+    try:
+        return TypeAdapter(Plan).validate_json((folder / PLAN).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise SimError(f"{folder / PLAN}: cannot be read ({error})") from None

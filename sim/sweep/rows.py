@@ -1,0 +1,188 @@
+"""Rows of a sweep's dataset: the columns, with units, and how a run becomes a row.
+
+A row holds nothing that differs between two runs of the same cell: no clock, no host, no worker.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from policies import create
+from sim.preset import load_engine
+from sim.result import CAUSES, TIERS, RunResult
+from sim.run import RunSpec
+from sim.score import binding_sentence
+from sim.sweep.cells import Cell
+from sim.sweep.spec import RUN
+from traces import RoutingTrace
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OK, FAILED, MISFIT = "ok", "failed", "misfit"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its Arrow type by name, its unit, and what it says."""
+
+    name: str
+    kind: str
+    unit: str
+    meaning: str
+
+
+POLICY_COLUMNS = tuple(name for name in RUN if name not in ("hardware", "layers_each"))
+"""Choices of `RunSpec` that are columns as they are."""
+
+
+def _choice(name: str) -> Column:
+    hint = str(get_type_hints(RunSpec)[name])
+    kind = next((kind for word, kind in (("bool", "bool"), ("int", "int64"), ("float", "double")) if word in hint),
+                "string")  # fmt: skip
+    unit = next((unit for unit in ("bytes", "us") if name.endswith(f"_{unit}")), "")
+    return Column(name, kind, unit, f"`{name}` as chosen; null: the default")
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column("cell", "int32", "", "number of the cell in the sweep, from 0"),
+    Column("cell_id", "string", "", "hash of everything that decides the row"),
+    Column("status", "string", "", "`ok`, `failed` (see `reason`) or `misfit` (too large for the machine)"),
+    Column("reason", "string", "", "why there are no numbers; null for `ok`"),
+    Column("trace", "string", "", "name of the trace in the sweep file"),
+    Column("scenario", "string", "", "name of the scenario, null if none"),
+    Column("passes", "int32", "passes", "forward passes simulated"),
+    Column("model", "string", "", "model and quantization whose byte sizes are used"),
+    Column("hardware", "string", "", "machine profiles, one a card, joined by `+`"),
+    Column("cards", "int16", "cards", "how many"),
+    Column("layers_each", "string", "layers", "MoE layers of each card, joined by `+`; null: all on the first"),
+    Column("scope", "string", "", "`global` or `layer`"),
+    Column("slots_per_layer", "int32", "experts", "as chosen, null if the capacity is in bytes"),
+    Column("capacity_bytes", "int64", "bytes", "room for experts on all cards together"),
+    *map(_choice, POLICY_COLUMNS),
+    Column("oracle", "bool", "", "whether a policy sees the future: a bound, not a candidate"),
+    Column("vram_bytes", "int64", "bytes", "expert cache, dense weights and head on all cards"),
+    Column("cached_share", "double", "1", "capacity over the bytes of all experts"),
+    Column("cycles", "double", "1", "capacity over the bytes that one token touches"),
+    Column("tokens", "int64", "tokens", "emitted by all passes"),
+    Column("decode_tokens", "int64", "tokens", "emitted by all passes but prefills; speeds count these"),
+    Column("total_ns", "int64", "ns", "simulated time of all passes"),
+    Column("decode_ns", "int64", "ns", "simulated time of all passes but prefills"),
+    Column("tokens_per_s", "double", "tokens/s", "decoded tokens over decoding time"),
+    Column("ms_per_token", "double", "ms", "decoding time over decoded tokens"),
+    *(Column(f"ms_per_pass_p{q}", "double", "ms", f"percentile {q} of a decode pass") for q in (50, 95, 99)),
+    *(Column(f"{cause}_ms_per_token", "double", "ms", f"decoding time spent on {cause}; all causes add up to "
+             "`ms_per_token`") for cause in CAUSES),
+    Column("hit_rate", "double", "1", "share of distinct look-ups outside prefill that were ready in VRAM"),
+    *(Column(f"share_{tier}", "double", "1", f"share of distinct look-ups served from {tier}; all add up to 1")
+      for tier in TIERS),
+    *(Column(f"{name}_bytes", "int64", "bytes", f"moved over the run: {name}")
+      for name in ("h2d_demand", "h2d_adapt", "h2d_prefetch", "d2h", "disk", "cpu")),
+    Column("prefetch_issued", "int64", "copies", "asked for by the prefetcher"),
+    Column("prefetch_useful", "int64", "copies", "landed before they were wanted"),
+    Column("prefetch_late", "int64", "copies", "wanted before they had landed"),
+    Column("prefetch_wasted", "int64", "copies", "copied, then unused"),
+    Column("prefetch_recall", "double", "1", "prefetched over all that would have been missed"),
+    Column("prefetch_precision", "double", "1", "used over issued copies"),
+    Column("evictions", "int64", "experts", "that left the cache"),
+    Column("admitted_bytes", "int64", "bytes", "that entered it"),
+    Column("start_bytes", "int64", "bytes", "copied before the clock starts"),
+    Column("waves", "int64", "events", "larger than their part of the cache"),
+    Column("binds", "string", "", "what takes most of the time, in words"),
+    Column("warnings", "list", "", "what a reader must know before believing the row"),
+    Column("manifest", "string", "JSON", "versions, hashes and choices that decide the row"),
+)  # fmt: skip
+
+
+def schema() -> pa.Schema:
+    """Arrow schema; each field carries its unit and meaning as metadata."""
+    import pyarrow as pa
+
+    kinds = {"list": pa.list_(pa.string()), "double": pa.float64(), "bool": pa.bool_()}
+    return pa.schema(
+        [
+            pa.field(
+                c.name, kinds.get(c.kind) or getattr(pa, c.kind)(), metadata={"unit": c.unit, "meaning": c.meaning}
+            )
+            for c in COLUMNS
+        ]
+    )
+
+
+def cell_row(cell: Cell, result: Row) -> Row:
+    """A whole row: what the sweep says of the cell, and what the run found."""
+    spec = cell.spec
+    row: Row = {column.name: None for column in COLUMNS}
+    row |= {name: getattr(spec, name) for name in POLICY_COLUMNS}
+    row |= {
+        "cell": cell.number,
+        "cell_id": cell.cell_id,
+        "trace": cell.trace,
+        "scenario": cell.scenario,
+        "hardware": "+".join(spec.hardware),
+        "cards": len(spec.hardware),
+        "layers_each": None if spec.layers_each is None else "+".join(map(str, spec.layers_each)),
+        "scope": spec.capacity.scope,
+        "slots_per_layer": spec.capacity.slots_per_layer,
+        "miss": spec.miss or load_engine(spec.engine).miss,
+        "placement": spec.placement or create("eviction", spec.eviction).default_placement,
+    }
+    return row | result
+
+
+def room_row(trace: RoutingTrace, spec: RunSpec) -> Row:
+    """What is known of a cell without running it."""
+    geometry = trace.geometry
+    each = spec.layers_each or (geometry.n_layers,) + (0,) * (len(spec.hardware) - 1)
+    layer_card = [card for card, n in enumerate(each) for _ in range(n)]
+    room = sum(spec.capacity.per_scope(geometry, layer_card))
+    policies = (create("eviction", spec.eviction), create("prefetch", spec.prefetch))
+    return {
+        "passes": trace.n_passes,
+        "model": geometry.label,
+        "capacity_bytes": room,
+        "vram_bytes": room + sum(geometry.dense_bytes) + geometry.head_bytes,
+        "cached_share": room / geometry.all_expert_bytes,
+        "cycles": room / geometry.token_cycle_bytes,
+        "oracle": any(policy.needs_future for policy in policies),
+    }
+
+
+def result_row(result: RunResult) -> Row:
+    """What a run found."""
+    prefetch = result.prefetch
+    return {
+        "status": OK,
+        "tokens": int(result.pass_emits.sum()),
+        "decode_tokens": result.decode_tokens,
+        "total_ns": result.total_ns,
+        "decode_ns": result.decode_ns,
+        "tokens_per_s": result.tokens_per_s,
+        "ms_per_token": result.ms_per_token,
+        **{f"ms_per_pass_p{q}": result.percentile_ms(q) for q in (50, 95, 99)},
+        **{f"{cause}_ms_per_token": ms for cause, ms in result.causes_ms_per_token().items()},
+        "hit_rate": result.decode_hit_rate(),
+        **{f"share_{tier}": share for tier, share in result.shares().items()},
+        **{f"{name}_bytes": nbytes for name, nbytes in result.link_bytes.items()},
+        "prefetch_issued": prefetch.issued,
+        "prefetch_useful": prefetch.useful,
+        "prefetch_late": prefetch.late,
+        "prefetch_wasted": prefetch.wasted,
+        "prefetch_recall": prefetch.recall,
+        "prefetch_precision": prefetch.precision,
+        "evictions": result.evictions,
+        "admitted_bytes": result.admitted_bytes,
+        "start_bytes": result.start_bytes,
+        "waves": result.waves,
+        "binds": binding_sentence(result),
+        "warnings": result.warnings,
+        "manifest": json.dumps(result.manifest, sort_keys=True, allow_nan=False),
+    }
+
+
+def failed_row(reason: str, status: str = FAILED) -> Row:
+    """A cell without numbers."""
+    return {"status": status, "reason": reason, "warnings": []}

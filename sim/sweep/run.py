@@ -1,0 +1,159 @@
+"""`sweep`: plan, run, record."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sim.errors import SimError
+from sim.sweep.cells import Cell, plan_cells
+from sim.sweep.dataset import JOURNAL, Dataset, read_dataset
+from sim.sweep.journal import Journal
+from sim.sweep.plan import PLAN, Plan, write_plan
+from sim.sweep.pools import dask, local, run_all
+from sim.sweep.rows import FAILED
+from sim.sweep.spec import load_sweep
+from sim.sweep.worker import Outcome
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LOG, CACHE = "log.jsonl", "cache"
+Progress = Callable[[int, int], None]
+"""Called with (cells done, cells in all)."""
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What a sweep left behind.
+
+    Parameters
+    ----------
+    folder
+        Where it is.
+    frame
+        One row a cell; columns as `docs/sweeps.md` has them.
+    ran
+        Cells that were simulated by this call; the others were there.
+    """
+
+    folder: Path
+    frame: pd.DataFrame
+    ran: int
+
+    @property
+    def failed(self) -> pd.DataFrame:
+        """Cells without numbers, with their reasons."""
+        return self.frame[self.frame["status"] != "ok"]
+
+    def best(self, n: int = 10) -> pd.DataFrame:
+        """The fastest cells whose policies cannot see the future."""
+        real = self.frame[(self.frame["status"] == "ok") & ~self.frame["oracle"].fillna(False).astype(bool)]
+        return real.sort_values(["ms_per_token", "vram_bytes", "cell"]).head(n)
+
+
+def sweep(
+    source: str | Path | Mapping[str, Any],
+    out: str | Path | None = None,
+    *,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    resume: bool = False,
+    retry_failed: bool = False,
+    progress: Progress | None = None,
+) -> SweepResult:
+    """Run every cell of a sweep.
+
+    Parameters
+    ----------
+    source
+        Sweep file, or its content as a mapping.
+    out
+        Folder of the results; without one they are kept in memory only.
+    workers
+        Local processes; all cores by default.
+    scheduler
+        Address of a Dask scheduler to use instead; its workers must see `out` under the same path.
+    resume
+        Go on with what `out` holds. Finished cells are not run again, also when the sweep has changed since.
+    retry_failed
+        With `resume`: run failed cells again.
+    progress
+        Called as cells finish.
+
+    Raises
+    ------
+    SweepError
+        Anything wrong with the sweep, before a cell has started.
+    SimError
+        A folder that holds a sweep already, or cannot be written; no cluster at the address.
+    """
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="residency-sweep-") as passing:
+            return sweep(source, passing, workers=workers, scheduler=scheduler, progress=progress)
+    if workers is not None and workers < 1:
+        raise SimError(f"{workers} workers cannot run anything")
+    file, where, base = load_sweep(source)
+    folder = Path(out)
+    if not resume and (folder / PLAN).exists():
+        raise SimError(f"{folder}: there is a sweep here already; go on with --resume, or choose another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SimError(f"{folder}: cannot be made ({error.strerror})") from None
+    cells = plan_cells(file, where, base, folder.absolute() / CACHE)
+    with Journal(folder / JOURNAL) as journal:
+        write_plan(folder, Plan(file.name, cells))
+        return _run(folder, cells, journal, workers, scheduler, retry_failed, progress)
+
+
+def _run(
+    folder: Path,
+    cells: list[Cell],
+    journal: Journal,
+    workers: int | None,
+    scheduler: str | None,
+    retry_failed: bool,
+    progress: Progress | None,
+) -> SweepResult:
+    rows = journal.rows
+    if retry_failed:
+        for cell_id in [i for i, row in rows.items() if row["status"] == FAILED]:
+            del rows[cell_id]
+    dataset = Dataset(folder, cells, rows)
+    todo = sorted((c for c in cells if c.cell_id not in rows), key=lambda c: (str(c.view), c.number))
+    done = len(cells) - len(todo)
+    if progress is not None:
+        progress(done, len(cells))
+
+    with (folder / LOG).open("a", encoding="utf-8") as log:
+
+        def collect(cell: Cell, outcome: Outcome) -> None:
+            nonlocal done
+            journal.append(cell.cell_id, outcome.row)
+            done += 1
+            entry = {"cell": cell.number, "cell_id": cell.cell_id, "ended_s": time.time(),
+                     "seconds": outcome.seconds, "pid": outcome.pid,
+                     "peak_rss_bytes": outcome.peak_rss_bytes}  # fmt: skip
+            log.write(json.dumps(entry) + "\n")
+            dataset.add(cell)
+            if progress is not None:
+                progress(done, len(cells))
+
+        if todo:
+            run_all(todo, dask(scheduler) if scheduler else local(min(workers or _cores(), len(todo))), collect)
+    return SweepResult(folder, read_dataset(folder), len(todo))
+
+
+def _cores() -> int:
+    from joblib import cpu_count
+
+    return int(cpu_count())
+
+
+__all__ = ["SweepResult", "sweep"]

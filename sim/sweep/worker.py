@@ -1,0 +1,47 @@
+"""One cell, in whatever process runs it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from dataclasses import dataclass
+
+from sim.run import simulate
+from sim.sweep.cells import Cell
+from sim.sweep.rows import MISFIT, Row, failed_row, result_row, room_row
+from sim.sweep.stored import open_view
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a worker sends back: the row, and what goes to the side log."""
+
+    row: Row
+    seconds: float
+    pid: int
+    peak_rss_bytes: int
+
+
+def run_cell(cell: Cell) -> Outcome:
+    """Simulate `cell`; an error becomes a row with its reason."""
+    began = time.perf_counter()
+    row: Row = {}
+    try:
+        trace = open_view(cell.view)
+        row = room_row(trace, cell.spec)
+        if cell.misfit is not None:
+            row |= failed_row(cell.misfit, MISFIT)
+        else:
+            row |= result_row(simulate(trace, cell.spec))
+    except Exception as error:  # whatever a policy may raise
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        row |= failed_row(kind + str(error))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Outcome(row, time.perf_counter() - began, os.getpid(), peak)
+
+
+def ignore_interrupt() -> None:
+    """Ctrl-C reaches every process of the terminal; it is the main one that stops the sweep."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
