@@ -99,7 +99,7 @@ def table(title: str | None, columns: list[str], *, left: int = 1) -> Table:
     made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for i, column in enumerate(columns):
         if i < left:
-            made.add_column(column, overflow="fold")
+            made.add_column(column, overflow="fold", no_wrap=i == 0)
         else:
             made.add_column(column, justify="right", min_width=6, overflow="fold")
     return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -69,7 +69,7 @@ def replay(
     }  # fmt: skip
     best = results["min"].phases["all"]
     bound = compulsory_bound(recorded)
-    data = {
+    data: dict[str, Any] = {
         "trace_sha256": recorded.content_hash,
         "model": recorded.geometry.label,
         "synthetic": recorded.synthetic,
@@ -125,7 +125,8 @@ def replay(
             f"The engine that recorded the trace found the same resident as {closest} on {agreed['equal']:,} of "
             f"{agreed['compared']:,} first touches."
         )
-    notes = dict.fromkeys(w for spec in order for w in results[spec].warnings)
+    asked_for = [spec for spec in order if spec not in BOUNDS or spec in (eviction or [])]
+    notes = dict.fromkeys(w for spec in asked_for for w in results[spec].warnings)
     if recorded.synthetic:
         notes["the trace is synthetic: generated, not recorded from a model"] = None
     warn(list(notes))
