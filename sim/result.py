@@ -40,8 +40,31 @@ class PrefetchStats:
     cancelled: int = 0
     refused: int = 0
     """No room that might be taken."""
+    over_budget: int = 0
+    """Refused because the pass had asked for its bytes."""
+    polluted: int = 0
+    """Misses on experts that had left for a prefetched one; one miss at most for each such eviction."""
+    polluted_bytes: int = 0
+    blocking_bytes: int = 0
+    """Of prefetch copies in service that nobody waited for while demands stood in the queue behind them."""
+    blocked_ns: int = 0
+    """How long demands stood so: copies are not preemptive."""
     wanted: int = 0
     """Look-ups that were not resident on their own account: prefetched ones and misses."""
+
+    def dropped(self, nbytes: int) -> None:
+        """A copy that had been asked for was dropped before it began."""
+        self.cancelled += 1
+        self.issued -= 1
+        self.issued_bytes -= nbytes
+
+    @property
+    def harmful_bytes(self) -> int:
+        """Bytes that made demands wait, on the link or because of whom they displaced.
+
+        What prefetching takes from the CPU's share of the DRAM rate is not in it: compare times for that.
+        """
+        return self.polluted_bytes + self.blocking_bytes
 
     @property
     def recall(self) -> float | None:
@@ -65,6 +88,7 @@ class PrefetchStats:
             "recall": self.recall,
             "precision": self.precision,
             "timeliness": self.timeliness,
+            "harmful_bytes": self.harmful_bytes,
         }
 
 

@@ -18,6 +18,7 @@ from policies import create
 from sim.engine import Policies, SimPyEngine
 from sim.errors import SimError
 from sim.host import HOST_MODES, HostMode, StartState, plan_host
+from sim.insertion import parse_insertion
 from sim.machine import Machine
 from sim.page_cache import PageCache
 from sim.pool import CachePool, Capacity, make_future, make_pool, start_placement
@@ -45,6 +46,14 @@ class RunSpec:
         Preset, and a miss mode that overrides the preset's.
     host, start
         How the host holds the experts, and the state of the page cache at the start.
+    insertion
+        Where prefetched experts may go: `free`, `guarded:events=N`, `never-evict` or `staging:slots=N`, whose
+        buffers come on top of the capacity.
+    prefetch_bytes
+        Most bytes that the prefetcher may ask for in one pass (a token, without speculation); no limit by default.
+    predict_us
+        What one call of the prefetcher costs. Card and host stand still meanwhile: a predictor on the card takes
+        its stream, one on the host keeps it from starting the next layer.
     p2p
         Whether cards hand over peer to peer, or through mapped host memory.
     model
@@ -63,6 +72,9 @@ class RunSpec:
     host: HostMode = "arena"
     start: StartState = "warm"
     p2p: bool = False
+    insertion: str = "free"
+    prefetch_bytes: int | None = None
+    predict_us: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain form, for manifests."""
@@ -131,13 +143,18 @@ def simulate(
     oracle = eviction.needs_future or prefetch.needs_future or placement.needs_future
     future = make_future(trace) if oracle else None
     pool = make_pool(geometry, spec.capacity, machine.layer_card)
-    _check_vram(machine, geometry, pool.capacity, spec)
+    insertion = parse_insertion(spec.insertion)
+    if spec.predict_us < 0 or (spec.prefetch_bytes or 0) < 0:
+        raise SimError("the cost of predicting and the prefetch budget cannot be negative")
+    _check_vram(machine, geometry, pool.capacity, spec, insertion.staging_slots)
     cache = CachePool(pool, eviction, admission, future)
     placed = start_placement(cache, placement, future)
     host_plan = plan_host(geometry, machine.host, spec.host)
     cached = _page_cache(spec, machine.host, geometry, host_plan.page_cache_bytes, page_cache)
     title = f"{geometry.label} on {machine.label}, {spec.eviction}, {spec.prefetch}, {miss}"
-    policies = Policies(eviction, admission, prefetch, future)
+    policies = Policies(
+        eviction, admission, prefetch, future, insertion, spec.prefetch_bytes, round(spec.predict_us * 1000)
+    )
 
     def run(writer: Timeline | None) -> SimPyEngine:
         engine = SimPyEngine(
@@ -157,14 +174,17 @@ def simulate(
     return result
 
 
-def _check_vram(machine: Machine, geometry: ModelGeometry, room: Sequence[int], spec: RunSpec) -> None:
-    """Refuse a cache that the card cannot hold beside the dense part."""
+def _check_vram(
+    machine: Machine, geometry: ModelGeometry, room: Sequence[int], spec: RunSpec, staging_slots: int
+) -> None:
+    """Refuse a cache that the card cannot hold beside the dense part and the staging ring."""
     for number, card in enumerate(machine.cards):
         layers = [i for i, c in enumerate(machine.layer_card) if c == number]
         if spec.capacity.scope == "layer":
             cache = sum(room[i] for i in layers)
         else:
             cache = room[number] if number < len(room) else 0
+        cache += staging_slots * max((geometry.expert_bytes[i] for i in layers), default=0)
         dense = sum(geometry.dense_bytes[i] for i in layers)
         if number == machine.layer_card[-1]:
             dense += geometry.head_bytes
@@ -215,7 +235,9 @@ def _digest(data: Any) -> str:
 
 
 def _collect(engine: SimPyEngine, made: dict[str, Any], start_bytes: int) -> RunResult:
-    transfers = engine.transfers
+    transfers, stats = engine.transfers, engine.slots.stats
+    stats.blocked_ns = sum(link.blocked_ns for link in transfers.h2d)
+    stats.blocking_bytes = sum(link.blocking_bytes for link in transfers.h2d)
     by_class = [sum(link.nbytes[c] for link in transfers.h2d) for c in range(3)]
     return RunResult(
         manifest=made,
@@ -233,7 +255,7 @@ def _collect(engine: SimPyEngine, made: dict[str, Any], start_bytes: int) -> Run
             "disk": transfers.disk.nbytes,
             "cpu": transfers.cpu.nbytes,
         },
-        prefetch=engine.slots.stats,
+        prefetch=stats,
         evictions=engine.cache.evictions,
         admitted_bytes=engine.slots.admitted_bytes,
         waves=engine.waves,

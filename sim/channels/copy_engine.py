@@ -3,7 +3,7 @@
 FIFO within priority classes demand > adapt > prefetch, not preemptive. Copies that one decision asks for come as
 a *batch*, which is served copy by copy: between two of them a more urgent batch goes first. The set-up time is
 paid only by a copy that finds the engine idle, since queued copies hide theirs. A queued prefetch that becomes
-a demand is promoted; one whose deadline has passed is cancelled when its turn comes.
+a demand is promoted; one whose deadline has passed is cancelled.
 """
 
 from __future__ import annotations
@@ -100,6 +100,13 @@ class CopyEngine:
         self.current: Batch | None = None
         self.nbytes = [0, 0, 0]
         """Bytes landed, by class."""
+        self.blocked_ns = 0
+        """Time in which demands stood behind a prefetch in service that nobody waited for."""
+        self.blocking_bytes = 0
+        """Of those prefetches."""
+        self._blocked_since = -1
+        self._awaited = False
+        """Whether somebody waits for the prefetch in service."""
         self.observer: Callable[[str, Batch, int, int], None] | None = None
 
     def submit(self, batch: Batch) -> None:
@@ -108,7 +115,7 @@ class CopyEngine:
         if batch.state == CANCELLED:
             return
         batch.state = QUEUED
-        self.queues[batch.priority].append(batch)
+        self._enqueue(batch)
         if self.current is None:
             following = self._next()
             if following is not None:
@@ -116,12 +123,16 @@ class CopyEngine:
 
     def promote(self, batch: Batch, priority: int) -> None:
         """Move a batch that is not in service to the end of a more urgent class."""
+        if batch is self.current:
+            self._awaited = True
         if priority >= batch.priority or batch.state not in (WAITING, QUEUED):
             return
-        if batch.state == QUEUED:
+        queued = batch.state == QUEUED
+        if queued:
             self.queues[batch.priority].remove(batch)
-            self.queues[priority].append(batch)
         batch.priority = priority
+        if queued:
+            self._enqueue(batch)
 
     def cancel(self, batch: Batch) -> bool:
         """Drop a batch of which nothing has begun; False if something has."""
@@ -132,6 +143,18 @@ class CopyEngine:
         batch.state = CANCELLED
         batch.on_landed(batch, -1)
         return True
+
+    def drop_stale(self) -> None:
+        """Cancel the queued prefetches whose deadline has passed."""
+        for batch in [batch for batch in self.queues[PREFETCH] if self.is_stale(batch.deadline)]:
+            self.cancel(batch)
+
+    def _enqueue(self, batch: Batch) -> None:
+        self.queues[batch.priority].append(batch)
+        if batch.priority == DEMAND and self._blocked_since < 0:
+            current = self.current
+            if current is not None and current.priority == PREFETCH:
+                self._blocked_since = self.net.env.now
 
     def _begin(self, batch: Batch, set_up_ns: int) -> None:
         self.current = batch
@@ -148,6 +171,12 @@ class CopyEngine:
         self.nbytes[batch.priority] += batch.nbytes[at]
         if self.observer is not None:
             self.observer(self.name, batch, batch.began, now)
+        if self._blocked_since >= 0:
+            if not self._awaited:
+                self.blocked_ns += now - self._blocked_since
+                self.blocking_bytes += batch.nbytes[at]
+            self._blocked_since = -1
+        self._awaited = False
         more = batch.landed < len(batch.keys)
         if not more:
             batch.state = DONE

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from policies.protocol import NEVER
 from sim.channels import PREFETCH, Batch
-from sim.channels.copy_engine import CANCELLED
 from sim.pool import CachePool
 from sim.result import PrefetchStats
 
@@ -30,6 +29,8 @@ class Slots:
         self.copy_of: list[Batch | None] = [None] * cache.pool.keys
         self.unused = [0] * cache.pool.keys
         """1: prefetched, and no event has wanted it yet."""
+        self.displaced = [0] * cache.pool.keys
+        """1: left for a prefetched expert, and neither came back nor was missed since."""
         self.stats = PrefetchStats()
         self.admitted_bytes = 0
 
@@ -50,8 +51,16 @@ class Slots:
             self._left(victim)
         if admitted:
             self.ready[key] = 1  # a demand: landed before the event is over
+            self.displaced[key] = 0
             self.admitted_bytes += self.sizes[key]
         return admitted, deferred
+
+    def admit_ahead(self, key: int, number: int) -> bool:
+        """Give a prefetched `key` a slot, without touching whoever is protected at event `number`."""
+        admitted, _ = self.admit(key, number, forced=False)
+        for victim in self.cache.evicted:
+            self.displaced[victim] = 1
+        return admitted
 
     def swap(self, newcomer: int, victim: int) -> None:
         """A periodic policy's exchange."""
@@ -74,21 +83,22 @@ class Slots:
 
     def cancelled(self, key: int) -> None:
         """A prefetch into `key`'s slot was dropped before it began."""
-        self.stats.cancelled += 1
-        self.stats.issued -= 1
-        self.stats.issued_bytes -= self.sizes[key]
+        self.stats.dropped(self.sizes[key])
         self.copy_of[key] = None
         self.unused[key] = 0
         self.cache.guard[key] = -1
         self.cache.drop(key)
 
     def prefetched(self, key: int, batch: Batch) -> None:
-        """A prefetch was asked for."""
-        self.stats.issued += 1
-        self.stats.issued_bytes += self.sizes[key]
-        if batch.state != CANCELLED:
-            self.unused[key] = 1
-            self.under_way(key, batch)
+        """A prefetch was asked for and queued."""
+        self.unused[key] = 1
+        self.under_way(key, batch)
+
+    def missed(self, key: int) -> None:
+        """An event wants an expert that left for a prefetched one: that prefetch did harm."""
+        self.displaced[key] = 0
+        self.stats.polluted += 1
+        self.stats.polluted_bytes += self.sizes[key]
 
     def wanted(self, key: int) -> None:
         """An event wants a resident expert: settle the account of its prefetch."""

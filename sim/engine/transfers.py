@@ -5,13 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any
 
+from hwmodels.profile import Disk as DiskProfile
 from sim.channels import Batch, CopyEngine, CpuPool, Disk, SharedNet
 from sim.host import DISK, PINNED, Host, HostPlan
+from sim.host.plan import Access
 from sim.machine import Machine
 from sim.page_cache import PageCache
 from sim.timeline import Timeline
 
 DRAM_SERVER, DISK_SERVER = 0, 1
+
+
+def drive_rates(disk: DiskProfile, access: Access) -> tuple[int, int, int]:
+    """(lanes, MB/s of one, MB/s of all) of a drive.
+
+    Direct reads keep all lanes busy until the drive saturates. A page fault is served before the thread goes on to
+    the next one, so faults are one lane: at the rate of the kernel's read-ahead, or that of bare faults.
+    """
+    if access == "direct":
+        lanes = disk.lanes.count
+        return lanes, disk.lane_mb_per_s, min(disk.seq_mb_per_s, lanes * disk.lane_mb_per_s)
+    rate = disk.read_ahead_mb_per_s if access == "read-ahead" else disk.mmap_fault_mb_per_s
+    return 1, rate, rate
 
 
 class Transfers:
@@ -48,8 +63,8 @@ class Transfers:
         self.sizes = sizes
         self.card_of = card_of
         host = machine.host
-        lanes = host.disk.lanes.count
-        capacities = [host.dram.shared_mb_per_s, min(host.disk.seq_mb_per_s, lanes * host.disk.lane_mb_per_s)]
+        lanes, lane_rate, drive_rate = drive_rates(host.disk, host_plan.access)
+        capacities = [host.dram.shared_mb_per_s, drive_rate]
         ports: dict[str, int] = {}
         links = []
         for card in machine.cards:
@@ -71,9 +86,12 @@ class Transfers:
             for number, (card, servers) in enumerate(zip(machine.cards, links, strict=True))
         ]
         self.cpu = CpuPool(self.net, (DRAM_SERVER,))
-        self.disk = Disk(self.net, DISK_SERVER, lanes, host.disk.latency_ns, host.disk.lane_mb_per_s)
+        self.disk = Disk(
+            self.net, DISK_SERVER, lanes, host.disk.latency_ns, lane_rate, host.disk.page_bytes.count
+        )
         self.host = Host(host_plan, sizes, page_cache, self.disk)
         self.h2d_rate = [(card.link.h2d_mb_per_s, card.link.h2d_pageable_mb_per_s) for card in machine.cards]
+        self.d2h_rate = [card.link.d2h_mb_per_s for card in machine.cards]
         self.submit_ns = [card.link.submit_ns for card in machine.cards]
         if timeline is not None:
             channels: tuple[CopyEngine | CpuPool | Disk, ...] = (*self.h2d, *self.d2h, self.cpu, self.disk)

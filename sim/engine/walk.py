@@ -14,18 +14,21 @@ The policy is asked in exactly the order of `sim.replay`, so with demand fetchin
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import simpy
 
 from policies.protocol import NEVER, AdmissionPolicy, Event, EvictionPolicy, Future, Lists, PrefetchPolicy
-from sim.channels import ADAPT, DEMAND, PREFETCH, Batch
+from sim.channels import ADAPT, DEMAND, Batch
+from sim.channels.copy_engine import DONE
 from sim.channels.cpu import Segment
 from sim.costs import Costs
+from sim.engine.prefetcher import Prefetcher
 from sim.engine.slots import Slots
 from sim.engine.transfers import Transfers
 from sim.host import DISK, PAGE_CACHE, PAGEABLE, PINNED, SOURCES, HostPlan
+from sim.insertion import Insertion
 from sim.machine import Machine
 from sim.page_cache import PageCache
 from sim.pool import CachePool
@@ -64,6 +67,12 @@ class Policies:
     admission: AdmissionPolicy
     prefetch: PrefetchPolicy
     future: Future | None
+    insertion: Insertion = field(default_factory=Insertion)
+    """Where prefetched experts may go."""
+    prefetch_bytes: int | None = None
+    """Most bytes that the prefetcher may ask for in one pass."""
+    predict_ns: int = 0
+    """What one call of the prefetcher costs; card and host stand still meanwhile."""
 
 
 class SimPyEngine:
@@ -131,6 +140,10 @@ class SimPyEngine:
         self._prefetch = prefetch.start(
             cache.pool, Lists, policies.future if prefetch.needs_future else None, trace.predictions or None
         )
+        self.prefetcher = Prefetcher(
+            prefetch, self._prefetch, self.slots, self.transfers, policies.insertion, policies.prefetch_bytes,
+            geometry.n_layers, self._slot_landed,
+        )  # fmt: skip
         self._keys = [0] * cache.pool.keys
         self._deadlines = [0] * cache.pool.keys
 
@@ -140,6 +153,7 @@ class SimPyEngine:
         """Simulate every pass."""
         self.env.run(until=self.env.process(self._walk()))
         self.slots.close()
+        self.prefetcher.close()
 
     def _is_stale(self, deadline: int) -> bool:
         return deadline <= self.number
@@ -154,6 +168,7 @@ class SimPyEngine:
             began = env.now
             self._causes = [0] * len(CAUSES)
             self._card = 0
+            self.prefetcher.spent_bytes = 0
             if self.costs.first_ns:
                 yield from self._spend(self.costs.first_ns, DENSE, "dense layers")
             for e in range(events[number], events[number + 1]):
@@ -208,7 +223,7 @@ class SimPyEngine:
         plan = self._decide(event, card, phase)
         prefetch = self.policies.prefetch
         if prefetch.at_router:
-            self._propose(event, number)
+            yield from self._predict(event, number)
         cpu_work = self._cpu_segments(plan.cpu, layer) if plan.cpu else []
         if cpu_work and self.preset.overlap:
             self.transfers.cpu.run(cpu_work)
@@ -237,7 +252,7 @@ class SimPyEngine:
             self._fill(plan.fills)
         prefetch.learn(self._prefetch, event)
         if prefetch.at_layer or (prefetch.at_pass and layer == self.trace.geometry.n_layers - 1):
-            self._propose(event, number + 1)
+            yield from self._predict(event, number + 1)
 
     def _group_ns(self, card: int, layer: int, nbytes: int, rows: int) -> int:
         """Book one group of experts that the card computes from now on; returns its time."""
@@ -304,6 +319,11 @@ class SimPyEngine:
         routed[T_VRAM] += hit_rows
         plan.hit_bytes, plan.hit_rows = hit_bytes, hit_rows
         admitted = self.cache.learn(event)
+        if missing and self.prefetcher.frames:
+            missing, admitted = self._staged(event, card, missing, admitted, plan, distinct, routed)
+        if slots.stats.issued:
+            for link in self.transfers.h2d:
+                link.drop_stale()
         if missing:
             self._serve(event, card, missing, admitted, plan, distinct, routed)
         return plan
@@ -321,6 +341,43 @@ class SimPyEngine:
         plan.cpu.append((key, source, rows))
         return T_DISK if source == DISK else T_CPU_PINNED + source
 
+    def _staged(
+        self, event: Event, card: int, missing: list[int], admitted: list[int], plan: _Plan,
+        distinct: list[int], routed: list[int],
+    ) -> tuple[list[int], list[int]]:  # fmt: skip
+        """Serve misses whose expert stands in the staging ring, with a slot if admission lets it in.
+
+        Returns the other misses, and those of them to admit.
+        """
+        slots, keys, ring = self.slots, event.keys, self.prefetcher.staged[card]
+        staged = {i for i in missing if keys[i] in ring}
+        if not staged:
+            return missing, admitted
+        slots.stats.wanted += len(staged)
+        welcome = staged.intersection(admitted)
+        for i in sorted(staged):
+            key, rows = keys[i], event.rows[i]
+            kept = i in welcome and slots.admit(key, event.number)[0]
+            waits = self._waits_for(ring[key])
+            batch = self.prefetcher.take(key, waits=waits, kept=kept)
+            if batch.state == DONE:
+                plan.hit_bytes += slots.sizes[key]
+                plan.hit_rows += rows
+                tier = T_VRAM
+            elif waits:
+                self.transfers.h2d[card].promote(batch, DEMAND)
+                plan.waits.append((batch, 0, 1, [rows]))
+                tier = T_IN_FLIGHT
+            else:
+                if kept:
+                    slots.under_way(key, batch)
+                source = self.transfers.host.source(key)
+                plan.cpu.append((key, source, rows))
+                tier = T_DISK if source == DISK else T_CPU_PINNED + source
+            distinct[tier] += 1
+            routed[tier] += rows
+        return [i for i in missing if i not in staged], [i for i in admitted if i not in staged]
+
     def _serve(
         self, event: Event, card: int, missing: list[int], admitted: list[int], plan: _Plan,
         distinct: list[int], routed: list[int],
@@ -329,6 +386,10 @@ class SimPyEngine:
         slots, keys, number = self.slots, event.keys, event.number
         host = self.transfers.host
         slots.stats.wanted += len(missing)
+        if slots.stats.issued:
+            for i in missing:
+                if slots.displaced[keys[i]]:
+                    slots.missed(keys[i])
         fetch_from = len(missing) - self._fetched(len(missing), card)
         first_fetched = missing[fetch_from] if fetch_from < len(missing) else len(keys)
         deferred: set[int] = set()
@@ -441,23 +502,15 @@ class SimPyEngine:
         else:
             self.slots.landed(batch.keys[at], batch, self.number)
 
-    def _propose(self, event: Event, tick: int) -> None:
-        """Ask the prefetcher, and send the copies that find room."""
-        slots, stats = self.slots, self.slots.stats
-        n = self.policies.prefetch.propose(self._prefetch, event, self._keys, self._deadlines)
-        stats.proposed += n
-        for i in range(n):
-            key, deadline = self._keys[i], self._deadlines[i]
-            if self.cache.resident[key]:
-                if self.cache.guard[key] < deadline:
-                    self.cache.guard[key] = deadline
-                continue
-            admitted, _ = slots.admit(key, tick, forced=False)
-            if not admitted:
-                stats.refused += 1
-                continue
-            source = self.transfers.host.source(key)
-            slots.prefetched(key, self.transfers.fetch([key], source, PREFETCH, deadline, self._slot_landed))
+    def _predict(self, event: Event, tick: int) -> Steps:
+        """Let the prefetcher predict, which may take time, and ask for copies."""
+        ns = self.policies.predict_ns
+        if ns:
+            yield self.env.timeout(ns)
+            self._causes[SYNC] += ns
+            if self.timeline is not None:
+                self.timeline.slice("host plan", "predict", self.env.now - ns, self.env.now)
+        self.prefetcher.propose(event, tick)
 
     def _adapt(self, pass_index: int) -> None:
         """Let a periodic policy exchange residents between two passes."""

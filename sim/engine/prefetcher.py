@@ -1,0 +1,157 @@
+"""A prefetcher's proposals in time: which become copies, where these go, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from policies.protocol import Event, Lists, PrefetchPolicy
+from sim.channels import PREFETCH, Batch
+from sim.channels.copy_engine import CANCELLED, COPYING, DONE
+from sim.engine.slots import Slots
+from sim.engine.transfers import Transfers
+from sim.insertion import Insertion
+
+
+class Prefetcher:
+    """Proposals of one policy under one insertion rule.
+
+    Parameters
+    ----------
+    policy, state
+        The prefetch policy and its state.
+    slots, transfers
+        Where copies go and how.
+    rule
+        Insertion rule.
+    budget_bytes
+        Most bytes asked for in one pass; None for no limit.
+    layers
+        MoE layers, the default reach of `guarded`.
+    slot_landed
+        Called when a copy into a slot has landed or was dropped.
+    """
+
+    def __init__(
+        self,
+        policy: PrefetchPolicy,
+        state: Any,
+        slots: Slots,
+        transfers: Transfers,
+        rule: Insertion,
+        budget_bytes: int | None,
+        layers: int,
+        slot_landed: Callable[[Batch, int], None],
+    ) -> None:
+        self.policy = policy
+        self.state = state
+        self.slots = slots
+        self.transfers = transfers
+        self.rule = rule.rule
+        self.reach = (rule.amount or layers) if rule.rule == "guarded" else 0
+        self.budget_bytes = budget_bytes
+        self.spent_bytes = 0
+        """Asked for in this pass."""
+        self._slot_landed = slot_landed
+        self.frames = rule.staging_slots
+        self.staged: list[dict[int, Batch]] = [{} for _ in transfers.h2d]
+        """Of each card the ring's experts, oldest first."""
+        pool = slots.cache.pool
+        self._keys = Lists.ints(pool.keys)
+        self._deadlines = Lists.ints(pool.keys)
+
+    def propose(self, event: Event, tick: int) -> None:
+        """Ask the policy, and send the copies that find room; residents that it wants are protected."""
+        cache, stats = self.slots.cache, self.slots.stats
+        n = self.policy.propose(self.state, event, self._keys, self._deadlines)
+        stats.proposed += n
+        for i in range(n):
+            key, deadline = self._keys[i], self._deadlines[i]
+            if cache.resident[key]:
+                if cache.guard[key] < deadline:
+                    cache.guard[key] = deadline
+            elif self.frames and (batch := self.staged[self.transfers.card_of[key]].get(key)) is not None:
+                batch.deadline = max(batch.deadline, deadline)
+            elif self.budget_bytes is not None and self.spent_bytes + self.slots.sizes[key] > self.budget_bytes:
+                stats.over_budget += 1
+            elif self._room(key, tick):
+                self._copy(key, deadline)
+            else:
+                stats.refused += 1
+
+    def _room(self, key: int, tick: int) -> bool:
+        """Make room for `key` as the rule has it; `tick`: whose members at least are protected."""
+        if self.frames:
+            ring = self.staged[self.transfers.card_of[key]]
+            return len(ring) < self.frames or self._reclaim(ring, tick)
+        cache = self.slots.cache
+        if self.rule == "never-evict":
+            scope = cache.pool.scope_of[key]
+            if cache.used[scope] + cache.pool.size_of[key] > cache.pool.capacity[scope]:
+                return False
+        return self.slots.admit_ahead(key, tick - self.reach)
+
+    def _reclaim(self, ring: dict[int, Batch], tick: int) -> bool:
+        """Free the oldest buffer whose expert's time has passed, or whose copy can still be dropped then."""
+        for key, batch in ring.items():
+            if batch.deadline < tick and batch.state != COPYING:
+                if not self.transfers.h2d[self.transfers.card_of[key]].cancel(batch):
+                    self._discard(ring, key)
+                return True
+        return False
+
+    def _copy(self, key: int, deadline: int) -> None:
+        transfers, size = self.transfers, self.slots.sizes[key]
+        self.spent_bytes += size
+        self.slots.stats.issued += 1
+        self.slots.stats.issued_bytes += size
+        on_landed = self._staged_landed if self.frames else self._slot_landed
+        batch = transfers.fetch([key], transfers.host.source(key), PREFETCH, deadline, on_landed)
+        if batch.state == CANCELLED:
+            return
+        if self.frames:
+            self.staged[transfers.card_of[key]][key] = batch
+        else:
+            self.slots.prefetched(key, batch)
+
+    # ---- the ring --------------------------------------------------------------------------------
+
+    def take(self, key: int, *, waits: bool, kept: bool) -> Batch:
+        """An event wants the staged `key`: its batch, taken out of the ring.
+
+        Parameters
+        ----------
+        waits
+            Whether the event waits for a copy that has not landed.
+        kept
+            Whether it has been given a slot. If neither holds, a copy that has not begun is dropped.
+        """
+        card = self.transfers.card_of[key]
+        batch = self.staged[card].pop(key)
+        stats, size = self.slots.stats, self.slots.sizes[key]
+        if batch.state == DONE:
+            stats.useful += 1
+            stats.useful_bytes += size
+        elif waits or kept or not self.transfers.h2d[card].cancel(batch):
+            stats.late += 1
+            stats.late_bytes += size
+        return batch
+
+    def close(self) -> None:
+        """End of the run: staged experts that nobody wanted were wasted."""
+        for ring in self.staged:
+            for key in [key for key, batch in ring.items() if batch.state == DONE]:
+                self._discard(ring, key)
+
+    def _discard(self, ring: dict[int, Batch], key: int) -> None:
+        del ring[key]
+        self.slots.stats.wasted += 1
+        self.slots.stats.wasted_bytes += self.slots.sizes[key]
+
+    def _staged_landed(self, batch: Batch, at: int) -> None:
+        key = batch.keys[0]
+        if at < 0:
+            self.staged[self.transfers.card_of[key]].pop(key, None)
+            self.slots.stats.dropped(self.slots.sizes[key])
+        elif self.slots.copy_of[key] is batch:
+            self._slot_landed(batch, at)
