@@ -15,7 +15,7 @@ from hwmodels.errors import HardwareError
 from hwmodels.quantity import Count, FamilyRates, Positive, Quantity, Rate, Section, Share, Whole
 from hwmodels.units import mb_per_s
 
-ExpertSource = Literal["pinned", "pageable", "page_cache", "budget"]
+ExpertSource = Literal["pinned", "pageable", "page_cache", "budget", "assembled"]
 
 
 class Gpu(Section):
@@ -74,18 +74,23 @@ class Link(Section):
 class CpuSources(Section):
     """Rate at which the whole pool reads experts, by the memory they lie in.
 
-    `budget` is the page-locked complement of a resident budget; absent, it equals `pinned`.
+    `budget` is the page-locked complement of a resident budget; absent, it equals `pinned`. `assembled` are experts
+    put together from three slices of a model file in the page cache, copying included; absent, it equals
+    `page_cache`.
     """
 
     pinned: FamilyRates
     pageable: FamilyRates
     page_cache: FamilyRates
     budget: FamilyRates | None = None
+    assembled: FamilyRates | None = None
 
     def rates(self, source: ExpertSource) -> FamilyRates:
         """Rates of one source."""
         if source == "budget":
             return self.budget or self.pinned
+        if source == "assembled":
+            return self.assembled or self.page_cache
         if source not in CpuSources.model_fields:
             raise HardwareError(
                 f"unknown expert source {source!r}; valid ones are {', '.join(CpuSources.model_fields)}"

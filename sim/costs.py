@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hwmodels.cost import handoff_ns
+from hwmodels.profile import ExpertSource
 from hwmodels.units import ns_for_bytes
 from sim.host import SOURCES
 from sim.machine import Machine
@@ -51,15 +53,21 @@ class Costs:
     machine: Machine
 
     @classmethod
-    def of(cls, geometry: ModelGeometry, machine: Machine, preset: EnginePreset) -> Costs:
-        """Tables for one model on one machine under one engine."""
+    def of(
+        cls,
+        geometry: ModelGeometry,
+        machine: Machine,
+        preset: EnginePreset,
+        cpu_sources: Sequence[ExpertSource] = SOURCES,
+    ) -> Costs:
+        """Tables for one model on one machine under one engine; the pool reads by `cpu_sources` of the profile."""
         family = geometry.quant_family
         cards = machine.cards
         dense_rate = [card.gpu.dense_gb_per_s.mb_per_s(family) for card in cards]
         launch = [card.gpu.launch_ns for card in cards]
         bits = 8 * geometry.expert_bytes[0] / geometry.expert_params if geometry.expert_params else 0.0
         cpu = machine.host.cpu
-        rates = [cpu.expert_mb_per_s(source, family) for source in SOURCES]
+        rates = [cpu.expert_mb_per_s(source, family) for source in cpu_sources]
         last = machine.layer_card[-1]
         return cls(
             dense_ns=[

@@ -36,14 +36,19 @@ class Disk:
         Reads in flight at most.
     latency_ns, lane_mb_per_s
         Of one read.
+    page_bytes
+        Reads are whole pages.
     """
 
-    def __init__(self, net: SharedNet, server: int, lanes: int, latency_ns: int, lane_mb_per_s: int) -> None:
+    def __init__(
+        self, net: SharedNet, server: int, lanes: int, latency_ns: int, lane_mb_per_s: int, page_bytes: int = 4096
+    ) -> None:
         self.net = net
         self.servers = (server,)
         self.lanes = lanes
         self.latency_ns = latency_ns
         self.lane_mb_per_s = lane_mb_per_s
+        self.page_bytes = page_bytes
         self.queue: deque[Read] = deque()
         self.active = 0
         self.nbytes = 0

@@ -8,7 +8,6 @@ from typing import Any
 from hwmodels.profile import Disk as DiskProfile
 from sim.channels import Batch, CopyEngine, CpuPool, Disk, SharedNet
 from sim.host import DISK, PINNED, Host, HostPlan
-from sim.host.plan import Access
 from sim.machine import Machine
 from sim.page_cache import PageCache
 from sim.timeline import Timeline
@@ -16,7 +15,7 @@ from sim.timeline import Timeline
 DRAM_SERVER, DISK_SERVER = 0, 1
 
 
-def drive_rates(disk: DiskProfile, access: Access) -> tuple[int, int, int]:
+def drive_rates(disk: DiskProfile, access: str) -> tuple[int, int, int]:
     """(lanes, MB/s of one, MB/s of all) of a drive.
 
     Direct reads keep all lanes busy until the drive saturates. A page fault is served before the thread goes on to
@@ -86,9 +85,7 @@ class Transfers:
             for number, (card, servers) in enumerate(zip(machine.cards, links, strict=True))
         ]
         self.cpu = CpuPool(self.net, (DRAM_SERVER,))
-        self.disk = Disk(
-            self.net, DISK_SERVER, lanes, host.disk.latency_ns, lane_rate, host.disk.page_bytes.count
-        )
+        self.disk = Disk(self.net, DISK_SERVER, lanes, host.disk.latency_ns, lane_rate, host.disk.page_bytes.count)
         self.host = Host(host_plan, sizes, page_cache, self.disk)
         self.h2d_rate = [(card.link.h2d_mb_per_s, card.link.h2d_pageable_mb_per_s) for card in machine.cards]
         self.d2h_rate = [card.link.d2h_mb_per_s for card in machine.cards]

@@ -1,0 +1,20 @@
+"""Where experts lie on the host: the ways to hold them (`tiers`), what each decides (`plan`), a run (`live`)."""
+
+from sim.host.live import Host
+from sim.host.plan import DISK, PAGE_CACHE, PAGEABLE, PINNED, SOURCES, HostMode, HostPlan, StartState
+from sim.host.tiers import HOST_MODES, parse_host, plan_host
+
+__all__ = [
+    "DISK",
+    "HOST_MODES",
+    "PAGEABLE",
+    "PAGE_CACHE",
+    "PINNED",
+    "SOURCES",
+    "Host",
+    "HostMode",
+    "HostPlan",
+    "StartState",
+    "parse_host",
+    "plan_host",
+]
