@@ -27,7 +27,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 Ints = MutableSequence[int]
 Floats = MutableSequence[float]
@@ -117,6 +117,8 @@ class Future(NamedTuple):
     """(look-ups,) keys."""
     counts: Sequence[int]
     """(keys,) events that want each key, over the whole trace."""
+    prompt_rows: Sequence[int]
+    """(keys,) rows of prefill passes that want each key."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,13 @@ class AdmissionPolicy(Policy, ABC):
     periodic: ClassVar[bool] = False
     """Whether `pass_done` is to be called."""
 
+    def at_rates(self, link_mb_per_s: int, host_mb_per_s: int) -> Self:
+        """The same policy on a machine of these rates: copies to the card, and all reads of host RAM together.
+
+        Told before `start`. Only a policy whose parameters leave a rate open returns another than itself.
+        """
+        return self
+
     @abstractmethod
     def start(self, pool: Pool, alloc: Allocator) -> Any:
         """Fresh state for one run."""
@@ -189,7 +198,11 @@ class AdmissionPolicy(Policy, ABC):
 
     @staticmethod
     def pass_done(state: Any, pass_index: int, resident: Sequence[int], newcomers: Ints, victims: Ints) -> int:
-        """Swaps to make between two passes, written into `newcomers` and `victims` (-1: a free slot); how many."""
+        """Swaps to make between two passes, written into `newcomers` and `victims` (-1: a free slot); how many.
+
+        A victim leaves at once; its newcomer counts as resident when the copy has landed. Not called while copies
+        of the last swaps are under way.
+        """
         return 0
 
 

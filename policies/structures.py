@@ -131,6 +131,14 @@ def draw(drawn: Ints) -> int:
     return drawn[0]
 
 
+def last_first(misses: Ints, n: int, wanted: int) -> int:
+    """Bring the last `wanted` of `misses[:n]` to the front, in their order; returns how many there are."""
+    count = max(0, min(n, wanted))
+    for i in range(count):
+        misses[i], misses[n - count + i] = misses[n - count + i], misses[i]
+    return count
+
+
 def by_layer(alloc: Allocator, pool: Pool) -> Pool:
     """The same pool with every layer as a scope of its own, for structures that are kept layer by layer."""
     scope_of = alloc.ints(pool.keys)

@@ -24,7 +24,7 @@ from policies.protocol import (
     Pool,
 )
 from sim.errors import SimError
-from traces import ModelGeometry, RoutingTrace
+from traces import ModelGeometry, Phase, RoutingTrace
 
 
 @dataclass(frozen=True)
@@ -39,24 +39,35 @@ class Capacity:
         Bytes of each card, on a machine of several.
     slots_per_layer
         Whole experts of every layer, whatever card it is on.
+    layer_bytes
+        Bytes of each layer, for scope `layer`.
     scope
-        `global` (one pool a card) or `layer` (every layer has a quota of its own: an equal share of its card's
-        bytes, or its slots).
+        `global` (one pool a card) or `layer` (every layer has a quota of its own).
+    quotas
+        Under scope `layer`, how a card's bytes are shared out: `equal`, or a placement (`hindsight`, `prompt`,
+        `profile:file=PATH`) whose ranking says how much each layer deserves (`sim.quotas`).
     """
 
     total_bytes: int | None = None
     slots_per_layer: int | None = None
     scope: str = "global"
     card_bytes: tuple[int, ...] | None = None
+    layer_bytes: tuple[int, ...] | None = None
+    quotas: str = "equal"
 
     def __post_init__(self) -> None:
-        given = [x for x in (self.total_bytes, self.slots_per_layer, self.card_bytes) if x is not None]
+        ways = (self.total_bytes, self.slots_per_layer, self.card_bytes, self.layer_bytes)
+        given = [x for x in ways if x is not None]
         if len(given) != 1:
             raise SimError(
                 "give a capacity either in bytes (--capacity 4000MiB) or in slots (--slots-per-layer 32)"
             )
         if self.scope not in ("global", "layer"):
             raise SimError(f"unknown scope {self.scope!r} (known: global, layer)")
+        if self.scope != "layer" and (self.layer_bytes is not None or self.quotas != "equal"):
+            raise SimError("quotas of layers need --scope layer")
+        if self.quotas != "equal" and self.slots_per_layer is not None:
+            raise SimError("slots of each layer are given: there is nothing to share out by quotas")
         if min(given[0] if isinstance(given[0], tuple) else (given[0],)) < 0:
             raise SimError("a capacity cannot be negative")
 
@@ -66,9 +77,15 @@ class Capacity:
         Raises
         ------
         SimError
-            If the cards do not match.
+            If cards or layers do not match, or quotas are still a name.
         """
         cards = layer_card[-1] + 1
+        if self.layer_bytes is not None:
+            if len(self.layer_bytes) != geometry.n_layers:
+                raise SimError(f"quotas of {len(self.layer_bytes)} layer(s) given for {geometry.n_layers}")
+            return list(self.layer_bytes)
+        if self.quotas != "equal":
+            raise SimError(f"quotas by {self.quotas} are not worked out yet (sim.quotas.share_out)")
         if self.slots_per_layer is not None:
             layers = [self.slots_per_layer * size for size in geometry.expert_bytes]
             room = [
@@ -112,7 +129,17 @@ def make_future(trace: RoutingTrace) -> Future:
         trace.event_offsets.tolist(),
         trace.keys.tolist(),
         np.bincount(trace.keys, minlength=trace.geometry.n_experts).tolist(),
+        prompt_rows(trace),
     )
+
+
+def prompt_rows(trace: RoutingTrace) -> list[int]:
+    """Rows of prefill passes that want each key."""
+    prefill = np.repeat(trace.event_phase == Phase.PREFILL, np.diff(trace.event_offsets))
+    rows = np.bincount(
+        trace.keys[prefill], weights=trace.rows_wanting[prefill], minlength=trace.geometry.n_experts
+    )
+    return [int(n) for n in rows]
 
 
 class CachePool:
@@ -225,6 +252,10 @@ class CachePool:
             if victim < 0:
                 break
             self._remove(victim)
+
+    def adapt(self, pass_index: int, newcomers: list[int], victims: list[int]) -> int:
+        """Ask a periodic policy for its swaps after pass `pass_index`; returns how many it wrote down."""
+        return self.admission.pass_done(self.admission_state, pass_index, self.resident, newcomers, victims)
 
     def swap(self, newcomer: int, victim: int) -> None:
         """Put `newcomer` in the place of `victim` (-1: into free room), as a periodic policy asks."""

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from policies import create
 from policies.protocol import NEVER, AdmissionPolicy, Event, EvictionPolicy, Future, PlacementPolicy
 from sim.errors import SimError
-from sim.pool import CachePool, Capacity, make_future, make_pool, start_placement
+from sim.pool import CachePool, Capacity, make_future, make_pool, prompt_rows, start_placement
+from sim.quotas import share_out
 from traces import Phase, RoutingTrace
 
 Contract = Literal["event", "sequential", "sequential-descending"]
@@ -98,6 +99,7 @@ def replay(
     contract: str = "event",
     oversize: Literal["waves", "overflow"] = "waves",
     warmup_passes: int = 0,
+    lag_passes: int = 1,
 ) -> ReplayResult:
     """Replay `trace` through one cache.
 
@@ -112,6 +114,10 @@ def replay(
         until the next event of that scope, as BigMoeOnEdge's replay tool has it.
     warmup_passes
         Passes that `ReplayResult.warm` leaves out.
+    lag_passes
+        When an expert that a periodic policy asks for between two passes is there: 1, at the next pass (the engine
+        waits for its copies); 2, one pass later, and so on. Its slot is taken at once, and while it is on its way
+        a look-up misses and the policy is not asked again.
 
     Raises
     ------
@@ -120,6 +126,8 @@ def replay(
     """
     if contract not in CONTRACTS:
         raise SimError(f"unknown contract {contract!r} (known: {', '.join(CONTRACTS)})")
+    if lag_passes < 1:
+        raise SimError(f"a lag of {lag_passes} passes is impossible: a copy lands at the next pass at the soonest")
     if isinstance(eviction, str):
         eviction = create("eviction", eviction)
     if isinstance(admission, str):
@@ -128,11 +136,11 @@ def replay(
     if isinstance(placement, str):
         placement = create("placement", placement)
     steps = _Steps.of(trace, contract)
-    pool = make_pool(trace.geometry, capacity)
-    future = steps.future(pool.keys) if eviction.needs_future or placement.needs_future else None
+    pool = make_pool(trace.geometry, share_out(trace, capacity))
+    future = steps.future(trace) if eviction.needs_future or placement.needs_future else None
     cache = CachePool(pool, eviction, admission, future, overflow=oversize == "overflow")
     placed = start_placement(cache, placement, future)
-    run = _run(cache, steps, pool.size_of)
+    run = _run(cache, steps, trace, lag_passes)
     return _result(trace, steps, cache, run, placed, capacity, contract, warmup_passes)
 
 
@@ -161,7 +169,8 @@ class _Steps:
             offsets = np.arange(len(keys) + 1)
         return cls(offsets.tolist(), layers.tolist(), passes.tolist(), keys.tolist(), rows.tolist(), back)
 
-    def future(self, n_keys: int) -> Future:
+    def future(self, trace: RoutingTrace) -> Future:
+        n_keys = trace.geometry.n_experts
         next_use = [NEVER] * len(self.keys)
         seen = [NEVER] * n_keys
         counts = [0] * n_keys
@@ -171,7 +180,7 @@ class _Steps:
                 next_use[i] = seen[key]
                 seen[key] = step
                 counts[key] += 1
-        return Future(next_use, self.offsets, self.keys, counts)
+        return Future(next_use, self.offsets, self.keys, counts, prompt_rows(trace))
 
 
 @dataclass
@@ -182,16 +191,22 @@ class _Run:
     waves: int
 
 
-def _run(cache: CachePool, steps: _Steps, sizes: Any) -> _Run:
+def _run(cache: CachePool, steps: _Steps, trace: RoutingTrace, lag_passes: int) -> _Run:
     hits_of: list[int] = []
     compulsory: list[int] = []
     seen = list(cache.resident)
     admitted_bytes = waves = 0
-    capacity, scope_of = cache.pool.capacity, cache.pool.scope_of
-    for step in range(len(steps.offsets) - 1):
+    sizes, capacity, scope_of = cache.pool.size_of, cache.pool.capacity, cache.pool.scope_of
+    phases, requests = trace.pass_phase.tolist(), trace.pass_request.tolist()
+    last = len(steps.offsets) - 2
+    between = _Between(cache, lag_passes) if cache.admission.periodic else None
+    for step in range(last + 1):
         lo, hi = steps.offsets[step], steps.offsets[step + 1]
         keys = steps.keys[lo:hi]
+        number = steps.passes[step]
         hits = cache.lookup(step, keys)
+        if between is not None and between.pending:
+            hits = [hit and key not in between.pending for hit, key in zip(hits, keys, strict=True)]
         hits_of += hits
         for key in keys:
             compulsory.append(1 - seen[key])
@@ -200,13 +215,41 @@ def _run(cache: CachePool, steps: _Steps, sizes: Any) -> _Run:
         room = capacity[scope_of[keys[0]]]
         if needed > room:
             waves += -(-needed // max(room, 1)) - 1
-        event = Event(step, steps.passes[step], steps.layers[step], lo, keys, steps.rows[lo:hi], hits)
+        event = Event(
+            step, number, steps.layers[step], lo, keys, steps.rows[lo:hi], hits, phases[number], requests[number]
+        )  # fmt: skip
         for position in cache.learn(event):
-            if cache.admit(keys[position], step):
+            if not cache.resident[keys[position]] and cache.admit(keys[position], step):
                 admitted_bytes += sizes[keys[position]]
         if cache.overflow:
             cache.trim(scope_of[keys[0]], step)
+        if between is not None and (step == last or steps.passes[step + 1] != number):
+            admitted_bytes += between.pass_done(number)
     return _Run(hits_of, compulsory, admitted_bytes, waves)
+
+
+class _Between:
+    """What a periodic policy does between passes, and which of its newcomers are still on their way."""
+
+    def __init__(self, cache: CachePool, lag_passes: int) -> None:
+        self.cache = cache
+        self.lag = lag_passes
+        self.pending: set[int] = set()
+        self._lands = 0
+        self._newcomers, self._victims = [0] * cache.pool.keys, [0] * cache.pool.keys
+
+    def pass_done(self, number: int) -> int:
+        """Let copies land and ask for new ones; returns the bytes asked for."""
+        if self.pending and number + 1 < self._lands:
+            return 0
+        self.pending.clear()
+        n = self.cache.adapt(number, self._newcomers, self._victims)
+        for newcomer, victim in zip(self._newcomers[:n], self._victims[:n], strict=True):
+            self.cache.swap(newcomer, victim)
+        if self.lag > 1:
+            self.pending.update(self._newcomers[:n])
+            self._lands = number + self.lag
+        return sum(self.cache.pool.size_of[key] for key in self._newcomers[:n])
 
 
 def _result(

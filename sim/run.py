@@ -23,6 +23,7 @@ from sim.machine import Machine
 from sim.page_cache import PageCache
 from sim.pool import CachePool, Capacity, make_future, make_pool, start_placement
 from sim.preset import MISS_MODES, EnginePreset, load_engine
+from sim.quotas import share_out
 from sim.result import RunResult
 from sim.timeline import Timeline
 from traces import ModelGeometry, RoutingTrace
@@ -104,6 +105,7 @@ def simulate(
     spec: RunSpec,
     *,
     profiles: Sequence[HardwareProfile] | None = None,
+    preset: EnginePreset | None = None,
     page_cache: PageCache | None = None,
     timeline: str | Path | None = None,
     progress: Callable[[int], None] | None = None,
@@ -114,6 +116,8 @@ def simulate(
     ----------
     profiles
         Cards to use in the place of those that `spec.hardware` names (derived ones, say with other RAM).
+    preset
+        Engine to use in the place of the one that `spec.engine` names.
     page_cache
         State left by an earlier run, to go on from; changed by this one. By default `spec.start` decides.
     timeline
@@ -127,7 +131,7 @@ def simulate(
         Any choice that is not valid, or a machine that is too small for it.
     """
     profiles = tuple(profiles or (load_profile(name) for name in spec.hardware))
-    preset = load_engine(spec.engine)
+    preset = preset or load_engine(spec.engine)
     miss = spec.miss or preset.miss
     if miss not in MISS_MODES:
         raise SimError(f"unknown miss mode {miss!r} (known: {', '.join(MISS_MODES)})")
@@ -142,7 +146,9 @@ def simulate(
     placement = create("placement", spec.placement or eviction.default_placement)
     oracle = eviction.needs_future or prefetch.needs_future or placement.needs_future
     future = make_future(trace) if oracle else None
-    pool = make_pool(geometry, spec.capacity, machine.layer_card)
+    pool = make_pool(geometry, share_out(trace, spec.capacity, machine.layer_card), machine.layer_card)
+    link = profiles[0].link.h2d_mb_per_s
+    admission = admission.at_rates(link, link + machine.host.cpu.expert_mb_per_s("pinned", geometry.quant_family))
     insertion = parse_insertion(spec.insertion)
     if spec.predict_us < 0 or (spec.prefetch_bytes or 0) < 0:
         raise SimError("the cost of predicting and the prefetch budget cannot be negative")

@@ -219,7 +219,9 @@ class SimPyEngine:
 
         # Decide, in the replay's order: look up, learn, admit.
         self.number = number
-        event = Event(number, pass_index, layer, offset, keys, rows, self.cache.lookup(number, keys))
+        request = int(self.trace.pass_request[pass_index])
+        hits = self.cache.lookup(number, keys)
+        event = Event(number, pass_index, layer, offset, keys, rows, hits, phase, request)
         plan = self._decide(event, card, phase)
         prefetch = self.policies.prefetch
         if prefetch.at_router:
@@ -513,12 +515,10 @@ class SimPyEngine:
         self.prefetcher.propose(event, tick)
 
     def _adapt(self, pass_index: int) -> None:
-        """Let a periodic policy exchange residents between two passes."""
-        cache = self.cache
-        n = self.policies.admission.pass_done(
-            cache.admission_state, pass_index, cache.resident, self._keys, self._deadlines
-        )
-        for i in range(n):
+        """Let a periodic policy exchange residents between two passes, if its last exchange has landed."""
+        if any(batch is not None and batch.priority == ADAPT for batch in self.slots.copy_of):
+            return
+        for i in range(self.cache.adapt(pass_index, self._keys, self._deadlines)):
             newcomer, victim = self._keys[i], self._deadlines[i]
             self.slots.swap(newcomer, victim)
             self._in_background([newcomer], self.transfers.host.source(newcomer))
