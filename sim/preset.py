@@ -1,7 +1,7 @@
 """Engine presets: what is the engine's and not the machine's.
 
 A preset is a TOML file; its numbers carry unit, kind and source like a machine's. Built-ins are in
-`sim/engines/`; a path is taken too.
+`sim/engines/`; a path is taken too. `base = "NAME"` takes another preset and replaces what the file gives.
 """
 
 from __future__ import annotations
@@ -40,12 +40,28 @@ class EnginePreset(BaseModel):
     pcie_share
         Share of a layer's misses that `hybrid` fetches, the last in routing order; `balanced` takes
         link / (link + CPU) rates.
+    pcie_full_gb_per_s
+        Link rate from which on the whole share is fetched; a slower link takes proportionally less.
+    pcie_per_layer
+        Most experts fetched for one layer of one pass.
+    pcie_pinned_only
+        Whether `hybrid` fetches from page-locked memory only.
+    prefill_admits
+        Whether misses of a prefill pass may take slots.
     plan_us, combine_us
         Host planning and joining, a layer.
     dense_launches, expert_launches
         Kernels started for the dense part of a layer, and for each group of experts.
     pass_us
         Sampling, commit and bookkeeping, a pass.
+    row_us
+        What each row of a verify window after the first adds to a layer's mixer.
+    draft_us
+        One draft token of a window: a window of T rows has T - 1.
+    adapt_waits
+        Whether the next pass waits for the exchange copies of a periodic policy.
+    policy
+        Choices of a run that this engine makes if the user does not: eviction, admission, placement, scope, host.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -59,11 +75,19 @@ class EnginePreset(BaseModel):
     overlap: bool = True
     copy_unit: Literal["expert", "layer"] = "expert"
     pcie_share: Quantity | Literal["balanced"] = "balanced"
+    pcie_full_gb_per_s: Quantity | None = None
+    pcie_per_layer: Quantity | None = None
+    pcie_pinned_only: bool = False
+    prefill_admits: bool = True
+    adapt_waits: bool = False
     plan_us: Quantity
     combine_us: Quantity
     dense_launches: Quantity
     expert_launches: Quantity
     pass_us: Quantity
+    row_us: Quantity | None = None
+    draft_us: Quantity | None = None
+    policy: dict[Literal["eviction", "admission", "placement", "scope", "host"], str] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
 
     @cached_property
@@ -80,6 +104,26 @@ class EnginePreset(BaseModel):
     def pass_ns(self) -> int:
         """Sampling and bookkeeping, a pass."""
         return round(self.pass_us.value * 1000)
+
+    @cached_property
+    def row_ns(self) -> int:
+        """Mixer of one more row of a verify window, a layer."""
+        return round(self.row_us.value * 1000) if self.row_us else 0
+
+    @cached_property
+    def draft_ns(self) -> int:
+        """One draft token."""
+        return round(self.draft_us.value * 1000) if self.draft_us else 0
+
+    def fetched(self, n: int, link_mb_per_s: int, cpu_mb_per_s: int) -> int:
+        """How many of `n` misses of a layer `hybrid` fetches: a whole number of 256ths of them, rounded down."""
+        if self.pcie_share == "balanced":
+            return n * link_mb_per_s // (link_mb_per_s + cpu_mb_per_s)
+        share = self.pcie_share.value
+        if self.pcie_full_gb_per_s is not None:
+            share *= min(1.0, link_mb_per_s / 1000 / self.pcie_full_gb_per_s.value)
+        count = n * int(256 * share) // 256
+        return count if self.pcie_per_layer is None else min(count, self.pcie_per_layer.count)
 
 
 def list_engines() -> list[str]:
@@ -108,7 +152,10 @@ def load_engine(name: str) -> EnginePreset:
             raise SimError(f"unknown engine {name!r}{hint} (known: {', '.join(known)})")
         text = resources.files("sim").joinpath("engines", f"{name}.toml").read_text(encoding="utf-8")
     try:
-        return EnginePreset.model_validate(tomllib.loads(text))
+        data = tomllib.loads(text)
+        if "base" in data:
+            data = load_engine(data.pop("base")).model_dump(exclude_defaults=True) | data
+        return EnginePreset.model_validate(data)
     except tomllib.TOMLDecodeError as error:
         raise SimError(f"engine {name}: not valid TOML ({error})") from None
     except ValidationError as error:

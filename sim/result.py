@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-CAUSES = ("gpu_dense", "gpu_experts", "cpu_wait", "pcie_wait", "disk_wait", "sync", "handoff", "overhead")
+CAUSES = (
+    "gpu_dense", "gpu_experts", "cpu_wait", "pcie_wait", "disk_wait", "sync", "handoff", "overhead", "draft",
+    "adapt",
+)  # fmt: skip
 """Where a pass's time goes. Every nanosecond of it has exactly one cause."""
-DENSE, EXPERTS, CPU_WAIT, PCIE_WAIT, DISK_WAIT, SYNC, HANDOFF, OVERHEAD = range(len(CAUSES))
+DENSE, EXPERTS, CPU_WAIT, PCIE_WAIT, DISK_WAIT, SYNC, HANDOFF, OVERHEAD, DRAFT, ADAPT_WAIT = range(len(CAUSES))
 
 TIERS = ("vram", "in_flight", "pcie", "cpu_pinned", "cpu_pageable", "cpu_page_cache", "disk")
 """From where an expert was served. `in_flight`: its copy was under way and was waited for; `disk`: it had to be
@@ -112,6 +115,8 @@ class RunResult:
         What became of prefetched copies.
     start_bytes
         Copied before the clock starts, to make the placement true.
+    load_ns
+        Reading the experts into RAM before the clock starts, for hosts that hold them there.
     """
 
     manifest: dict[str, Any]
@@ -129,6 +134,7 @@ class RunResult:
     start_bytes: int
     gpu_bytes: int
     resident_end: npt.NDArray[np.uint8]
+    load_ns: int = 0
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -210,6 +216,7 @@ class RunResult:
             "admitted_bytes": self.admitted_bytes,
             "waves": self.waves,
             "start_bytes": self.start_bytes,
+            "load_ns": self.load_ns,
             "warnings": self.warnings,
         }
         if passes:

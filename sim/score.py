@@ -1,12 +1,21 @@
-"""What a run is worth: which cause binds it, how it ranks, how much of the possible gain it takes.
+"""What a run is worth: how it ranks by time, how much of the possible gain it takes, and what binds it.
 
-Everything ranks by time. Hit rates stand beside it, never in its place.
+Everything ranks by time; hit rates stand beside it, never in its place.
+
+*Headroom captured* = (t_base - t) / (t_base - t_best). t is the time of all passes but prefills (of all passes,
+if there is nothing else), t_base that of the baseline, t_best that of perfect prefetch on the same link and
+slots (`sim.bounds.perfect_prefetch`). 0: no better than the baseline; 1: as fast as perfect prefetch; below 0:
+slower than the baseline. Runs are compared only if trace, machine, engine, capacity, miss mode and host are equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from sim.errors import SimError
 from sim.result import CAUSES, RunResult
 
 BINDS = {
@@ -18,8 +27,14 @@ BINDS = {
     "sync": "synchronisation and planning between host and card",
     "handoff": "hand-offs between cards",
     "overhead": "fixed work of every pass (sampling, commit)",
+    "draft": "drafting tokens for the next window",
+    "adapt": "the exchange of residents between passes",
 }
 """What each cause of time means in words."""
+POLICIES = ("eviction", "admission", "prefetch", "placement", "insertion", "prefetch_bytes", "predict_us")
+"""Choices that scores compare; all others must be equal."""
+SMALL_GAIN = 0.02
+"""Below this share of the baseline's time there is nothing to capture."""
 
 
 def binding_sentence(result: RunResult) -> str:
@@ -33,13 +48,242 @@ def binding_sentence(result: RunResult) -> str:
     return _binding(dict(zip(CAUSES, sums, strict=True)))
 
 
-def _binding(causes_ns: Mapping[str, float]) -> str:
-    total = sum(causes_ns.values())
+def _binding(causes: Mapping[str, float]) -> str:
+    total = sum(causes.values())
     if total <= 0:
         return "Nothing binds: no time has passed."
-    ranked = sorted(causes_ns, key=lambda cause: (-causes_ns[cause], CAUSES.index(cause)))
+    ranked = sorted(causes, key=lambda cause: (-causes[cause], CAUSES.index(cause)))
     first, second = ranked[0], ranked[1]
-    sentence = f"What binds is {BINDS[first]}: {100 * causes_ns[first] / total:.0f} % of the time"
-    if causes_ns[second] * 10 >= total:
-        sentence += f"; next is {BINDS[second]}, {100 * causes_ns[second] / total:.0f} %"
+    sentence = f"What binds is {BINDS[first]}: {100 * causes[first] / total:.0f} % of the time"
+    if causes[second] * 10 >= total:
+        sentence += f"; next is {BINDS[second]}, {100 * causes[second] / total:.0f} %"
     return sentence + "."
+
+
+@dataclass(frozen=True)
+class Run:
+    """What scoring needs of one run, whether it was just simulated or read from a file.
+
+    Parameters
+    ----------
+    name
+        Where it comes from.
+    spec
+        Its `RunSpec` in plain form.
+    case
+        Everything that must be equal for a comparison, as JSON.
+    time_ns, tokens_per_s, hit_rate
+        Time that ranks; decoded tokens a second; share of decode look-ups that were ready in VRAM.
+    binds
+        The largest cause of time.
+    prefetch
+        Bytes by what became of them (`useful`, `late`, `wasted`, `harmful`) and copies `issued`; None if unknown.
+    warnings
+        Of the run itself.
+    """
+
+    name: str
+    spec: Mapping[str, Any]
+    case: str
+    time_ns: int
+    tokens_per_s: float | None
+    hit_rate: float | None
+    binds: str
+    prefetch: Mapping[str, int | None]
+    warnings: Sequence[str]
+
+    @property
+    def policies(self) -> str:
+        """`eviction`, then whatever is not the default."""
+        spec = self.spec
+        parts = [str(spec["eviction"])]
+        if spec["admission"] != "always":
+            parts.append(f"admission {spec['admission']}")
+        if spec["placement"]:
+            parts.append(f"placement {spec['placement']}")
+        if spec["prefetch"] != "none":
+            parts.append(f"prefetch {spec['prefetch']}")
+            if spec.get("insertion", "free") != "free":
+                parts.append(str(spec["insertion"]))
+        return ", ".join(parts)
+
+    @property
+    def oracle(self) -> bool:
+        """Whether a policy sees the future, so that the run is a bound and not a candidate."""
+        from policies import create
+
+        chosen = [create(kind, str(self.spec[kind])) for kind in ("eviction", "prefetch")]
+        if self.spec["placement"]:
+            chosen.append(create("placement", str(self.spec["placement"])))
+        return any(policy.needs_future for policy in chosen)
+
+    @property
+    def is_baseline(self) -> bool:
+        """LRU, every miss admitted, nothing prefetched, a cold start."""
+        spec = self.spec
+        return (spec["eviction"], spec["admission"], spec["prefetch"]) == ("lru", "always", "none") and (
+            spec["placement"] in (None, "none")
+        )
+
+    @property
+    def is_perfect(self) -> bool:
+        """One of the runs that the best is taken from: Belady's eviction and an oracle's prefetch."""
+        spec = self.spec
+        return spec["eviction"] == "belady" and str(spec["prefetch"]).split(":")[0] == "oracle"
+
+    @classmethod
+    def of(cls, result: RunResult, name: str = "") -> Run:
+        """From a run in memory."""
+        return cls.of_json(result.to_dict(), name)
+
+    @classmethod
+    def of_json(cls, data: Mapping[str, Any], name: str) -> Run:
+        """From what `residency run --json` wrote.
+
+        Raises
+        ------
+        SimError
+            If it is something else.
+        """
+        try:
+            manifest, stats = data["manifest"], data["prefetch"]
+            moved = {kind: stats[f"{kind}_bytes"] for kind in ("useful", "late", "wasted", "harmful")}
+            return cls(
+                name, manifest["spec"], _case(manifest), data["decode_ns"] or data["total_ns"],
+                data["tokens_per_s"], data["decode_hit_rate"], _binding(_decode_causes(data)),
+                moved | {"issued": stats["issued"]}, data["warnings"],
+            )  # fmt: skip
+        except (KeyError, TypeError) as error:
+            raise SimError(f"{name}: not a result of `residency run --json` ({error} is missing)") from None
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any], name: str) -> Run:
+        """From a row of a sweep's dataset whose status is `ok`."""
+        manifest = json.loads(row["manifest"])
+        moved = {kind: _int(row.get(f"prefetch_{kind}_bytes")) for kind in ("useful", "late", "wasted", "harmful")}
+        return cls(
+            name, manifest["spec"], _case(manifest), int(row["decode_ns"]) or int(row["total_ns"]),
+            _float(row["tokens_per_s"]), _float(row["hit_rate"]), row["binds"],
+            moved | {"issued": int(row["prefetch_issued"])}, list(row["warnings"]),
+        )  # fmt: skip
+
+
+@dataclass
+class Score:
+    """A run against its baseline and the best that is known.
+
+    Parameters
+    ----------
+    rank
+        By time, within its case, from 1; oracles are ranked too and marked.
+    speedup
+        t_base / t.
+    headroom
+        Headroom captured, None where there is no baseline, no best run, or nothing to gain.
+    gap
+        `sim.bounds.MissGap` in plain form, where a trace was given.
+    """
+
+    run: Run
+    rank: int = 0
+    speedup: float | None = None
+    headroom: float | None = None
+    gap: dict[str, int] | None = None
+    regime: dict[str, Any] | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-able form."""
+        run = self.run
+        return {
+            "name": run.name,
+            "case": json.loads(run.case),
+            "policies": run.policies,
+            "oracle": run.oracle,
+            "rank": self.rank,
+            "time_ns": run.time_ns,
+            "tokens_per_s": run.tokens_per_s,
+            "hit_rate": run.hit_rate,
+            "speedup": self.speedup,
+            "headroom_captured": self.headroom,
+            "prefetch_bytes": dict(run.prefetch),
+            "miss_gap": self.gap,
+            "regime": self.regime,
+            "binds": run.binds,
+            "warnings": self.warnings,
+        }
+
+
+def score_run(result: RunResult | Run, baseline: RunResult | Run | None, best: RunResult | Run | None) -> Score:
+    """Score one run.
+
+    Raises
+    ------
+    SimError
+        If baseline or best belong to another case.
+    """
+    run, base, top = (Run.of(r) if isinstance(r, RunResult) else r for r in (result, baseline, best))
+    assert run is not None
+    for other, what in ((base, "baseline"), (top, "best run")):
+        if other is not None and other.case != run.case:
+            raise SimError(f"{run.name or run.policies}: the {what} is of another trace, machine or capacity")
+    score = Score(run, warnings=[str(w) for w in run.warnings])
+    if run.oracle:
+        score.warnings.append("a policy sees the future: a bound, not a candidate")
+    if run.spec["prefetch"] != "none" and not run.prefetch["issued"]:
+        score.warnings.append(f"prefetch {run.spec['prefetch']} was never exercised: no copy was made")
+    if base is not None:
+        score.speedup = base.time_ns / run.time_ns
+        if top is not None:
+            gain = base.time_ns - top.time_ns
+            if gain < SMALL_GAIN * base.time_ns:
+                score.warnings.append("perfect prefetch gains less than 2 % over the baseline: nothing to capture")
+            else:
+                score.headroom = (base.time_ns - run.time_ns) / gain
+    return score
+
+
+def score(results: Sequence[RunResult | Run], best: Mapping[str, RunResult | Run] | None = None) -> list[Score]:
+    """Score runs against each other: case by case, fastest first.
+
+    In each case the baseline is the run with LRU, admission `always` and no prefetch; `best` gives the best run by
+    case, or it is the fastest among those of Belady's eviction with an oracle's prefetch. Where either is not
+    among the runs, what depends on it is None and a warning says so.
+    """
+    runs = [Run.of(r) if isinstance(r, RunResult) else r for r in results]
+    scores: list[Score] = []
+    for case in dict.fromkeys(run.case for run in runs):
+        group = sorted((run for run in runs if run.case == case), key=lambda run: run.time_ns)
+        base = next((run for run in group if run.is_baseline), None)
+        top = (best or {}).get(case) or next((run for run in group if run.is_perfect), None)
+        for rank, run in enumerate(group, 1):
+            made = score_run(run, base, top)
+            made.rank = rank
+            if base is None:
+                made.warnings.append("no baseline among the runs (lru, admission always, no prefetch)")
+            elif top is None:
+                made.warnings.append("no run with perfect prefetch (belady, prefetch oracle) to measure against")
+            scores.append(made)
+    return scores
+
+
+def _case(manifest: Mapping[str, Any]) -> str:
+    """What must be equal for two runs to be compared."""
+    choices = {name: value for name, value in manifest["spec"].items() if name not in POLICIES}
+    kept = {name: manifest[name] for name in ("model", "trace_sha256", "hardware_sha256", "engine_sha256")}
+    return json.dumps(kept | choices, sort_keys=True)
+
+
+def _decode_causes(data: Mapping[str, Any]) -> Mapping[str, float]:
+    decode: Mapping[str, float | None] = data["causes_ms_per_token"]
+    whole: Mapping[str, float] = data["causes_ns"]
+    return {cause: ms for cause, ms in decode.items() if ms is not None} or whole
+
+
+def _float(value: Any) -> float | None:
+    return None if value is None or value != value else float(value)
+
+
+def _int(value: Any) -> int | None:
+    found = _float(value)
+    return None if found is None else int(found)

@@ -161,6 +161,8 @@ def test_single_expert_times_add_up_by_hand():
         "sync": card.gpu.sync_ns + 2000,
         "handoff": 0,
         "overhead": 500_000,
+        "draft": 0,
+        "adapt": 0,
     }
 
 

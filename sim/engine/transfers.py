@@ -6,7 +6,8 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from hwmodels.profile import Disk as DiskProfile
-from sim.channels import Batch, CopyEngine, CpuPool, Disk, SharedNet
+from policies.protocol import NEVER
+from sim.channels import ADAPT, Batch, CopyEngine, CpuPool, Disk, SharedNet
 from sim.host import DISK, PINNED, Host, HostPlan
 from sim.machine import Machine
 from sim.page_cache import PageCache
@@ -107,18 +108,51 @@ class Transfers:
 
         An expert on the disk is read first; such batches hold one expert each.
         """
+        batch = self.batch(keys, source, priority, deadline, on_landed)
+        self.submit(batch, source)
+        return batch
+
+    def batch(
+        self,
+        keys: list[int],
+        source: int,
+        priority: int,
+        deadline: int,
+        on_landed: Callable[[Batch, int], None],
+    ) -> Batch:
+        """The batch of `fetch`, not yet asked for."""
         card = self.card_of[keys[0]]
         rate = self.h2d_rate[card][0 if source == PINNED else 1]
         sizes, floor = self.sizes, self.submit_ns[card]
         nbytes = [sizes[key] for key in keys]
         solo_ns = [max(-(-n * 1000 // rate), floor) for n in nbytes]
-        batch = Batch(keys, nbytes, solo_ns, rate, priority, deadline, self.env.now, on_landed)
-        engine = self.h2d[card]
+        return Batch(keys, nbytes, solo_ns, rate, priority, deadline, self.env.now, on_landed)
+
+    def submit(self, batch: Batch, source: int) -> None:
+        """Queue a batch whose experts lie at `source`."""
+        engine = self.h2d[self.card_of[batch.keys[0]]]
         if source == DISK:
-            self.host.read(keys[0], lambda: engine.submit(batch))
+            self.host.read(batch.keys[0], lambda: engine.submit(batch))
         else:
             engine.submit(batch)
-        return batch
+
+    def copy_back(self, keys: list[int], on_landed: Callable[[Batch, int], None]) -> None:
+        """Copy residents of one card to the host, one after the other."""
+        card = self.card_of[keys[0]]
+        rate, floor = self.d2h_rate[card], self.submit_ns[card]
+        nbytes = [self.sizes[key] for key in keys]
+        solo_ns = [max(-(-n * 1000 // rate), floor) for n in nbytes]
+        self.d2h[card].submit(Batch(keys, nbytes, solo_ns, rate, ADAPT, NEVER, self.env.now, on_landed))
+
+    def move(self, nbytes: int, on_done: Callable[[], None]) -> None:
+        """Move bytes within host memory: each is read and written, at the rate of the memory."""
+        rate = self.net.capacity[DRAM_SERVER]
+
+        def done() -> int:
+            on_done()
+            return 0
+
+        self.net.start(-(-2 * nbytes * 1000 // rate), rate, (DRAM_SERVER,), done)
 
     def wait(self, batch: Batch, at: int) -> Generator[Any, Any, tuple[int, int]]:
         """Wait until copy `at` of a batch has landed; returns (ns waited for its disk read, for the link)."""

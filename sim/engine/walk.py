@@ -24,9 +24,11 @@ from sim.channels import ADAPT, DEMAND, Batch
 from sim.channels.copy_engine import DONE
 from sim.channels.cpu import Segment
 from sim.costs import Costs
+from sim.engine.exchange import Exchange
 from sim.engine.prefetcher import Prefetcher
 from sim.engine.slots import Slots
 from sim.engine.transfers import Transfers
+from sim.errors import SimError
 from sim.host import DISK, PAGE_CACHE, PAGEABLE, PINNED, SOURCES, HostPlan
 from sim.insertion import Insertion
 from sim.machine import Machine
@@ -34,10 +36,12 @@ from sim.page_cache import PageCache
 from sim.pool import CachePool
 from sim.preset import EnginePreset
 from sim.result import (
+    ADAPT_WAIT,
     CAUSES,
     CPU_WAIT,
     DENSE,
     DISK_WAIT,
+    DRAFT,
     EXPERTS,
     HANDOFF,
     OVERHEAD,
@@ -52,8 +56,9 @@ from sim.result import (
     TIERS,
 )
 from sim.timeline import Timeline
-from traces import RoutingTrace
+from traces import Phase, RoutingTrace
 
+PREFILL, VERIFY = int(Phase.PREFILL), int(Phase.VERIFY)
 Steps = Generator[Any, Any, None]
 _Wait = tuple[Batch, int, int, list[int]]
 """Copies of a batch from one position up to another, and the rows that want each."""
@@ -120,7 +125,7 @@ class SimPyEngine:
         self.progress = progress
         self.env: Any = simpy.Environment()
         """Its time is integer ns throughout."""
-        self.costs = Costs.of(geometry, machine, preset)
+        self.costs = Costs.of(geometry, machine, preset, host_plan.cpu_sources)
         self.slots = Slots(cache)
         card_of = [card for card in machine.layer_card for _ in range(geometry.experts)]
         self.transfers = Transfers(
@@ -144,6 +149,7 @@ class SimPyEngine:
             prefetch, self._prefetch, self.slots, self.transfers, policies.insertion, policies.prefetch_bytes,
             geometry.n_layers, self._slot_landed,
         )  # fmt: skip
+        self.exchange = Exchange(self.slots, self.transfers, self._slot_landed, waits=preset.adapt_waits)
         self._keys = [0] * cache.pool.keys
         self._deadlines = [0] * cache.pool.keys
 
@@ -176,15 +182,28 @@ class SimPyEngine:
                 yield from self._event(e, number, layers[e], lo, keys[lo:hi], rows[lo:hi], event_rows[e], phase)
             if self.costs.head_ns:
                 yield from self._spend(self.costs.head_ns, DENSE, "head")
+            if self.policies.admission.periodic:
+                self._adapt(number)
             if self.preset.pass_ns:
                 yield env.timeout(self.preset.pass_ns)
                 self._causes[OVERHEAD] += self.preset.pass_ns
-            if self.policies.admission.periodic:
-                self._adapt(number)
+            if self.preset.draft_ns and phase == VERIFY:
+                drafting = (event_rows[events[number]] - 1) * self.preset.draft_ns
+                yield env.timeout(drafting)
+                self._causes[DRAFT] += drafting
+            if self.exchange.busy:
+                yield from self._wait_for_exchange()
             self.pass_ns.append(env.now - began)
             self.pass_causes.append(self._causes)
             if self.progress is not None:
                 self.progress(number + 1)
+
+    def _wait_for_exchange(self) -> Steps:
+        """The next pass begins when the host has exchanged victims and newcomers."""
+        began = self.env.now
+        while self.exchange.busy:
+            yield self.transfers.net.wake
+        self._causes[ADAPT_WAIT] += self.env.now - began
 
     def _spend(self, ns: int, cause: int, label: str) -> Steps:
         """Compute on the current card."""
@@ -207,6 +226,8 @@ class SimPyEngine:
             causes[HANDOFF] += ns
             self._card = card
         dense, sync = costs.dense(layer, card, n_rows), costs.sync_ns[card] + self.preset.plan_ns
+        if phase != PREFILL:
+            dense += (n_rows - 1) * self.preset.row_ns
         yield env.timeout(dense + sync)
         causes[DENSE] += dense
         causes[SYNC] += sync
@@ -321,6 +342,8 @@ class SimPyEngine:
         routed[T_VRAM] += hit_rows
         plan.hit_bytes, plan.hit_rows = hit_bytes, hit_rows
         admitted = self.cache.learn(event)
+        if phase == PREFILL and not self.preset.prefill_admits:
+            admitted = []
         if missing and self.prefetcher.frames:
             missing, admitted = self._staged(event, card, missing, admitted, plan, distinct, routed)
         if slots.stats.issued:
@@ -387,30 +410,33 @@ class SimPyEngine:
         """Misses: who gets a slot, who is fetched, who goes to the CPU."""
         slots, keys, number = self.slots, event.keys, event.number
         host = self.transfers.host
+        if admitted and host.plan.swap != "copy":
+            raise SimError(
+                f"host {host.plan.mode} keeps only what no card holds, so the cache may change by swaps alone: "
+                "use admission strata-adaptive or never"
+            )
         slots.stats.wanted += len(missing)
         if slots.stats.issued:
             for i in missing:
                 if slots.displaced[keys[i]]:
                     slots.missed(keys[i])
-        fetch_from = len(missing) - self._fetched(len(missing), card)
-        first_fetched = missing[fetch_from] if fetch_from < len(missing) else len(keys)
+        sources = [host.source(keys[i]) for i in missing]
+        fetched = self._fetched(missing, sources, card)
         deferred: set[int] = set()
         if self.miss != "stream":
             for i in admitted:
-                fetched = i >= first_fetched
-                if fetched or self.preset.fill:
-                    kept, waits = slots.admit(keys[i], number, forced=fetched)
+                if i in fetched or self.preset.fill:
+                    kept, waits = slots.admit(keys[i], number, forced=i in fetched)
                     if waits:
                         deferred.add(i)
-                    if kept and not fetched:
+                    if kept and i not in fetched:
                         plan.fills.append(keys[i])
         now: list[tuple[int, int]] = []
         now_rows: list[int] = []
-        for i in missing:
+        for i, source in zip(missing, sources, strict=True):
             key, rows = keys[i], event.rows[i]
-            source = host.source(key)
             tier = T_DISK if source == DISK else T_PCIE
-            if i < first_fetched:
+            if i not in fetched:
                 plan.cpu.append((key, source, rows))
                 if source != DISK:
                     tier = T_CPU_PINNED + source
@@ -431,17 +457,15 @@ class SimPyEngine:
             return True
         return self.preset.in_flight == "wait" and batch.priority != ADAPT
 
-    def _fetched(self, n: int, card: int) -> int:
-        """How many of `n` misses go over the link."""
+    def _fetched(self, missing: list[int], sources: list[int], card: int) -> set[int]:
+        """Those misses that go over the link."""
         if self.miss == "cpu":
-            return 0
+            return set()
         if self.miss in ("fetch", "stream"):
-            return n
-        share = self.preset.pcie_share
-        if share == "balanced":
-            link = self.transfers.h2d_rate[card][0]
-            return n * link // (link + self.costs.cpu_mb_per_s[0])
-        return int(n * share.value)
+            return set(missing)
+        n = self.preset.fetched(len(missing), self.transfers.h2d_rate[card][0], self.costs.cpu_mb_per_s[0])
+        last = list(zip(missing, sources, strict=True))[len(missing) - n :]
+        return {i for i, source in last if source == PINNED or not self.preset.pcie_pinned_only}
 
     def _cpu_segments(self, work: list[tuple[int, int, int]], layer: int) -> list[Segment]:
         """Work of the CPU pool: what is in memory, by source, then what comes from the disk, one by one."""
@@ -515,13 +539,10 @@ class SimPyEngine:
         self.prefetcher.propose(event, tick)
 
     def _adapt(self, pass_index: int) -> None:
-        """Let a periodic policy exchange residents between two passes, if its last exchange has landed."""
-        if any(batch is not None and batch.priority == ADAPT for batch in self.slots.copy_of):
-            return
-        for i in range(self.cache.adapt(pass_index, self._keys, self._deadlines)):
-            newcomer, victim = self._keys[i], self._deadlines[i]
-            self.slots.swap(newcomer, victim)
-            self._in_background([newcomer], self.transfers.host.source(newcomer))
+        """Let a periodic policy exchange residents between two passes, if its last exchange is over."""
+        if not self.exchange.under_way:
+            n = self.cache.adapt(pass_index, self._keys, self._deadlines)
+            self.exchange.start(self._keys[:n], self._deadlines[:n])
 
 
 def _nothing(batch: Batch, at: int) -> None:
