@@ -81,11 +81,12 @@ class PageCache:
             else:
                 self.active_pages -= freed
 
-    def warm(self, keys: Iterable[int], sizes: list[int]) -> None:
-        """State after the file was read once from front to back."""
+    def warm(self, keys: Iterable[int], sizes: list[int], file: int = 0) -> None:
+        """State after a file was read once from front to back; files have keys of their own."""
         for key in keys:
-            if not self.touch(key):
-                self.insert(key, sizes[key])
+            page_key = file * len(sizes) + key
+            if not self.touch(page_key):
+                self.insert(page_key, sizes[key])
 
     def _balance(self) -> None:
         share, whole = ACTIVE_SHARE

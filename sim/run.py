@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -14,14 +14,15 @@ import numpy as np
 
 from hwmodels.profile import HardwareProfile
 from hwmodels.registry import load_profile
+from hwmodels.units import ns_for_bytes
 from policies import create
 from sim.engine import Policies, SimPyEngine
 from sim.errors import SimError
-from sim.host import HOST_MODES, HostMode, StartState, plan_host
+from sim.host import HOST_MODES, START_STATES, HostMode, HostPlan, StartState, plan_host
 from sim.insertion import parse_insertion
 from sim.machine import Machine
 from sim.page_cache import PageCache
-from sim.pool import CachePool, Capacity, make_future, make_pool, start_placement
+from sim.pool import CachePool, Capacity, make_future, make_pool
 from sim.preset import MISS_MODES, EnginePreset, load_engine
 from sim.quotas import share_out
 from sim.result import RunResult
@@ -46,7 +47,7 @@ class RunSpec:
     engine, miss
         Preset, and a miss mode that overrides the preset's.
     host, start
-        How the host holds the experts, and the state of the page cache at the start.
+        How the host holds the experts (`sim.host.tiers`), and the state of the page cache at the start.
     insertion
         Where prefetched experts may go: `free`, `guarded:events=N`, `never-evict` or `staging:slots=N`, whose
         buffers come on top of the capacity.
@@ -81,6 +82,14 @@ class RunSpec:
         """Plain form, for manifests."""
         plain = {k: (list(v) if isinstance(v, tuple) else v) for k, v in vars(self).items()}
         return plain | {"capacity": vars(self.capacity)}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> RunSpec:
+        """The choices that `to_dict` wrote."""
+        data: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()}
+        room: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain["capacity"].items()}
+        data["capacity"] = Capacity(**room)
+        return cls(**data)
 
 
 def fit_geometry(trace: RoutingTrace, model: ModelGeometry) -> RoutingTrace:
@@ -119,7 +128,7 @@ def simulate(
     preset
         Engine to use in the place of the one that `spec.engine` names.
     page_cache
-        State left by an earlier run, to go on from; changed by this one. By default `spec.start` decides.
+        The machine's page cache, shared with other runs; with `start` `carry` this one goes on from its state.
     timeline
         File for a Chrome trace of the run.
     progress
@@ -154,9 +163,10 @@ def simulate(
         raise SimError("the cost of predicting and the prefetch budget cannot be negative")
     _check_vram(machine, geometry, pool.capacity, spec, insertion.staging_slots)
     cache = CachePool(pool, eviction, admission, future)
-    placed = start_placement(cache, placement, future)
-    host_plan = plan_host(geometry, machine.host, spec.host)
-    cached = _page_cache(spec, machine.host, geometry, host_plan.page_cache_bytes, page_cache)
+    ranked = placement.rank(pool, future if placement.needs_future else None)
+    placed = cache.place(ranked)
+    host_plan = plan_host(geometry, machine.host, spec.host, on_card=placed, ranked=ranked)
+    cached = _page_cache(spec, machine.host, geometry, host_plan, page_cache)
     title = f"{geometry.label} on {machine.label}, {spec.eviction}, {spec.prefetch}, {miss}"
     policies = Policies(
         eviction, admission, prefetch, future, insertion, spec.prefetch_bytes, round(spec.predict_us * 1000)
@@ -176,6 +186,7 @@ def simulate(
             engine = run(writer)
     sizes = pool.size_of
     result = _collect(engine, manifest(trace, spec, profiles, preset), sum(sizes[key] for key in placed))
+    result.load_ns = ns_for_bytes(host_plan.load_bytes, machine.host.disk.seq_mb_per_s)
     result.warnings = _warnings(trace, result, spec)
     return result
 
@@ -204,19 +215,22 @@ def _check_vram(
 
 
 def _page_cache(
-    spec: RunSpec, host: HardwareProfile, geometry: ModelGeometry, capacity: int, given: PageCache | None
+    spec: RunSpec, host: HardwareProfile, geometry: ModelGeometry, plan: HostPlan, shared: PageCache | None
 ) -> PageCache | None:
-    if spec.host == "arena":
+    """The page cache of this run; one that is shared with other runs also shrinks for those that do not use it."""
+    if spec.start not in START_STATES:
+        raise SimError(f"unknown start state {spec.start!r} (known: {', '.join(START_STATES)})")
+    if spec.start == "carry" and shared is None:
+        raise SimError("start carry goes on from the run before: list both as arms of one scenario")
+    cache = shared or PageCache(0, host.disk.page_bytes.count)
+    if spec.start != "carry":
+        cache.resize(0)
+    cache.resize(plan.page_cache_bytes)
+    if not plan.from_file:
         return None
-    if given is not None:
-        given.resize(capacity)
-        return given
-    cache = PageCache(capacity, host.disk.page_bytes.count)
     if spec.start == "warm":
         sizes = [size for size in geometry.expert_bytes for _ in range(geometry.experts)]
-        cache.warm(range(geometry.n_experts), sizes)
-    elif spec.start != "cold":
-        raise SimError(f"unknown start state {spec.start!r} (known: cold, warm)")
+        cache.warm(range(geometry.n_experts), sizes, file=plan.file)
     return cache
 
 

@@ -1,7 +1,7 @@
 """Where experts lie on the host: the ways to hold them (`tiers`), what each decides (`plan`), a run (`live`)."""
 
 from sim.host.live import Host
-from sim.host.plan import DISK, PAGE_CACHE, PAGEABLE, PINNED, SOURCES, HostMode, HostPlan, StartState
+from sim.host.plan import DISK, PAGE_CACHE, PAGEABLE, PINNED, SOURCES, START_STATES, HostMode, HostPlan, StartState
 from sim.host.tiers import HOST_MODES, parse_host, plan_host
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "PAGE_CACHE",
     "PINNED",
     "SOURCES",
+    "START_STATES",
     "Host",
     "HostMode",
     "HostPlan",

@@ -15,6 +15,7 @@ HostMode = str
 """`name` or `name:param=value,...`, see `sim.host.tiers`."""
 StartState = Literal["cold", "warm", "carry"]
 """Page cache at the start: empty, the file read once from front to back, or as the run before left it."""
+START_STATES = ("cold", "warm", "carry")
 BLOBS, GGUF = 0, 1
 """Files that can lie in the page cache: one blob an expert, or the model file with its slices apart."""
 
