@@ -96,7 +96,11 @@ def read_dataset(folder: str | Path) -> pd.DataFrame:
     if not (folder / JOURNAL).is_file() and not (folder / CELLS).is_dir():
         raise SimError(f"{folder}: no sweep here (run `residency sweep ... --out {folder}` first)")
     parts = sorted((folder / CELLS).glob("part-*.parquet"))
-    table = pa.concat_tables([pq.read_table(part) for part in parts]) if parts else schema().empty_table()
+    tables = [pq.read_table(part) for part in parts]
+    try:  # columns that an older version did not write come out null
+        table = pa.concat_tables([schema().empty_table(), *tables], promote_options="default")
+    except pa.ArrowInvalid as error:
+        raise SimError(f"{folder}: columns of another version of this program ({error}); run it again") from None
     rest = _journalled(folder, set(table["cell_id"].to_pylist()))
     if rest:
         table = pa.concat_tables([table, pa.Table.from_pylist(rest, schema())]).sort_by("cell")

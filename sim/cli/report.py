@@ -1,0 +1,28 @@
+"""`residency report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim.cli import app
+
+FolderArg = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a sweep, finished or not.")]
+OutOpt = Annotated[Path, typer.Option("--out", help="HTML file; it needs no network and no other file.")]
+PlotsOpt = Annotated[
+    Path | None, typer.Option("--plots", metavar="DIR", help="Also write the charts as PNG and SVG.")
+]
+
+
+@app.command("report")
+def report_command(folder: FolderArg, out: OutOpt = Path("report.html"), plots: PlotsOpt = None) -> None:
+    """One picture of a sweep: ranking, time by cause, capacity, hit rates, Pareto front, warnings, manifest."""
+    from sim.report import write_plots, write_report
+
+    path = write_report(folder, out)
+    typer.echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
+    if plots is not None:
+        for file in write_plots(folder, plots):
+            typer.echo(str(file))

@@ -1,0 +1,224 @@
+"""The charts of a report, in altair. Each reads the rows of `sim.report.data.report_rows`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sim.errors import SimError
+from sim.report.data import CAUSE_WORDS
+from sim.result import CAUSES
+
+if TYPE_CHECKING:
+    import altair as alt
+    import pandas as pd
+
+BOUND = "best with foresight"
+PALETTE = (
+    "#3b7dd8", "#e07b22", "#2f9e6b", "#c6467f", "#8a63d2", "#a88400", "#1f9bb3", "#d1495b", "#6b8e23", "#7a6a5d",
+    "#5f7fbf", "#b9648f",
+)  # fmt: skip
+"""Mid tones, readable on white and on near black."""
+CAUSE_COLOURS = (
+    "#8fb4ee",
+    "#3b7dd8",
+    "#2f9e6b",
+    "#e07b22",
+    "#c6467f",
+    "#8a63d2",
+    "#a88400",
+    "#98a1ab",
+    "#1f9bb3",
+    "#d1495b",
+)
+BOUND_COLOUR = "#8a8f98"
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+BARS = 24
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One chart, with what a reader should take from it."""
+
+    key: str
+    title: str
+    caption: str
+    chart: alt.Chart | alt.LayerChart
+    columns: tuple[str, ...]
+    """Row columns that it reads."""
+    per_group: bool = False
+    """Drawn once for each machine (and trace)."""
+    bounds: bool = False
+    """Whether it shows policies that see the future."""
+
+
+def library() -> Any:
+    """The altair module.
+
+    Raises
+    ------
+    SimError
+        If it is not installed.
+    """
+    try:
+        import altair
+        import vl_convert  # noqa: F401 - draws them
+    except ImportError:
+        raise SimError("reports need altair and vl-convert: pip install 'expert-residency[report]'") from None
+    return altair
+
+
+def figures(rows: pd.DataFrame) -> list[Figure]:
+    """Every chart of the report, in reading order."""
+    alt = library()
+    return [_capacity(alt, rows), _causes(alt, rows), _hits(alt, rows), _pareto(alt, rows)]
+
+
+def _colours(alt: Any, values: list[str]) -> Any:
+    return alt.Scale(domain=values, range=[PALETTE[i % len(PALETTE)] for i in range(len(values))])
+
+
+def _tooltip(alt: Any) -> list[Any]:
+    return [
+        alt.Tooltip("rank:Q", title="rank"),
+        alt.Tooltip("policy:N", title="policy"),
+        alt.Tooltip("hardware:N", title="machine"),
+        alt.Tooltip("room:N", title="cache"),
+        alt.Tooltip("miss:N", title="miss"),
+        alt.Tooltip("tokens_per_s:Q", title="tokens/s", format=".2f"),
+        alt.Tooltip("hit_rate:Q", title="hit rate", format=".1%"),
+        alt.Tooltip("vram_gib:Q", title="VRAM GiB", format=".2f"),
+    ]
+
+
+_TIP = ("rank", "policy", "hardware", "room", "miss", "tokens_per_s", "hit_rate", "vram_gib")
+
+
+def _capacity(alt: Any, rows: pd.DataFrame) -> Figure:
+    causal = sorted(rows.loc[~rows["oracle"], "eviction"].unique())
+    scale = alt.Scale(
+        domain=[*causal, BOUND], range=[*(PALETTE[i % len(PALETTE)] for i in range(len(causal))), BOUND_COLOUR]
+    )
+    chart = (
+        alt.Chart()
+        .transform_calculate(series=f"datum.oracle ? '{BOUND}' : datum.eviction")
+        .transform_aggregate(best="max(tokens_per_s)", groupby=["capacity_gib", "series", "oracle"])
+        .mark_line(point=alt.OverlayMarkDef(size=36), strokeWidth=2)
+        .encode(
+            x=alt.X("capacity_gib:Q", title="cache, GiB"),
+            y=alt.Y("best:Q", title="tokens/s"),
+            color=alt.Color("series:N", scale=scale, title=None),
+            strokeDash=alt.StrokeDash(
+                "oracle:N", legend=None, scale=alt.Scale(domain=[False, True], range=[[1, 0], [5, 4]])
+            ),
+            tooltip=[
+                alt.Tooltip("series:N", title="policy"),
+                alt.Tooltip("capacity_gib:Q", title="cache GiB", format=".2f"),
+                alt.Tooltip("best:Q", title="tokens/s", format=".2f"),
+            ],
+        )
+        .properties(height=240)
+    )
+    return Figure(
+        "capacity",
+        "Speed against capacity",
+        "For each eviction policy its best over everything else that the filters leave. Dashed: the best of the "
+        "policies that see the future, which no real policy can pass.",
+        chart,
+        ("capacity_gib", "tokens_per_s", "eviction", "oracle"),
+        per_group=True,
+        bounds=True,
+    )
+
+
+def _causes(alt: Any, rows: pd.DataFrame) -> Figure:
+    known = [cause for cause in CAUSES if rows[f"{cause}_ms_per_token"].max() > 0]
+    causes = [f"{cause}_ms_per_token" for cause in known]
+    words = [CAUSE_WORDS.get(cause, cause) for cause in known]
+    colours = [CAUSE_COLOURS[CAUSES.index(cause) % len(CAUSE_COLOURS)] for cause in known]
+    names = "{" + ", ".join(f"'{c}': '{w}'" for c, w in zip(causes, words, strict=True)) + "}"
+    chart = (
+        alt.Chart()
+        .transform_window(place="row_number()", sort=[alt.SortField("order")])
+        .transform_filter(f"datum.place <= {BARS}")
+        .transform_fold(causes, as_=["cause", "ms"])
+        .transform_calculate(what=f"{names}[datum.cause]", stack=f"indexof({causes}, datum.cause)")
+        .mark_bar()
+        .encode(
+            y=alt.Y(
+                "label:N", title=None, sort=alt.EncodingSortField("order", op="min"), axis=alt.Axis(labelLimit=330)
+            ),
+            x=alt.X("ms:Q", title="ms a token", stack="zero"),
+            color=alt.Color("what:N", title=None, sort=words, scale=alt.Scale(domain=words, range=colours)),
+            order=alt.Order("stack:Q"),
+            tooltip=[
+                alt.Tooltip("label:N", title="cell"),
+                alt.Tooltip("what:N", title="cause"),
+                alt.Tooltip("ms:Q", title="ms a token", format=".3f"),
+            ],
+        )
+        .properties(height=alt.Step(19))
+    )
+    return Figure(
+        "causes",
+        "Where the time goes",
+        f"The {BARS} fastest cells of the selection. Every nanosecond of a token has one cause.",
+        chart,
+        ("order", "label", *causes),
+    )
+
+
+def _hits(alt: Any, rows: pd.DataFrame) -> Figure:
+    machines = sorted(rows["hardware"].unique())
+    chart = (
+        alt.Chart()
+        .mark_point(filled=True, size=55, opacity=0.75)
+        .encode(
+            x=alt.X(
+                "hit_rate:Q", title="hit rate", axis=alt.Axis(format="%", tickCount=8), scale=alt.Scale(zero=False)
+            ),
+            y=alt.Y("tokens_per_s:Q", title="tokens/s", scale=alt.Scale(zero=False)),
+            color=alt.Color(
+                "eviction:N", title="eviction", scale=_colours(alt, sorted(rows["eviction"].unique()))
+            ),
+            shape=alt.Shape(
+                "hardware:N",
+                title="machine",
+                scale=alt.Scale(domain=machines, range=[SHAPES[i % len(SHAPES)] for i in range(len(machines))]),
+            ),
+            tooltip=_tooltip(alt),
+        )
+        .properties(height=300)
+    )
+    return Figure(
+        "hits",
+        "Hit rate is not speed",
+        "Cells one above the other hit equally often and differ in speed: the vertical spread is what a hit rate "
+        "does not tell.",
+        chart,
+        (*_TIP, "eviction"),
+    )
+
+
+def _pareto(alt: Any, rows: pd.DataFrame) -> Figure:
+    colour = alt.Color("hardware:N", title="machine", scale=_colours(alt, sorted(rows["hardware"].unique())))
+    by_size = [alt.SortField("vram_gib"), alt.SortField("tokens_per_s", order="descending")]
+    x = alt.X("vram_gib:Q", title="VRAM for cache, dense part and head, GiB")
+    y = alt.Y("tokens_per_s:Q", title="tokens/s")
+    every = alt.Chart().mark_point(filled=True, size=30, opacity=0.3).encode(
+        x=x, y=y, color=colour, tooltip=_tooltip(alt)
+    )  # fmt: skip
+    front = (
+        alt.Chart()
+        .transform_window(so_far="max(tokens_per_s)", frame=[None, 0], sort=by_size, groupby=["hardware"])
+        .transform_filter("datum.tokens_per_s >= datum.so_far")
+    )
+    line = front.mark_line(interpolate="step-after", strokeWidth=2).encode(x=x, y=y, color=colour)
+    points = front.mark_point(filled=True, size=70).encode(x=x, y=y, color=colour, tooltip=_tooltip(alt))
+    return Figure(
+        "pareto",
+        "VRAM against speed",
+        "The line of each machine joins the cells that no cell with as little VRAM beats.",
+        alt.layer(every, line, points).properties(height=300),
+        _TIP,
+    )

@@ -1,0 +1,160 @@
+"""What a report shows of a sweep: rows in a short form, filters, warnings, facts. No HTML here."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CAUSE_WORDS = {
+    "gpu_dense": "GPU, dense part",
+    "gpu_experts": "GPU, experts",
+    "cpu_wait": "waiting for the CPU",
+    "pcie_wait": "waiting for PCIe",
+    "disk_wait": "waiting for the disk",
+    "sync": "sync, planning",
+    "handoff": "hand-off",
+    "overhead": "fixed, every pass",
+    "draft": "drafting",
+    "adapt": "exchanging residents",
+}
+FILTERS = {
+    "trace": "trace",
+    "scenario": "scenario",
+    "model": "model",
+    "hardware": "machine",
+    "layers_each": "layers each",
+    "room": "cache",
+    "scope": "scope",
+    "eviction": "eviction",
+    "admission": "admission",
+    "prefetch": "prefetch",
+    "insertion": "insertion",
+    "placement": "placement",
+    "engine": "engine",
+    "miss": "miss",
+    "host": "host",
+    "start": "start",
+}
+"""Columns that may be filtered, with their headings; those with one value only are left out."""
+NUMBERS = (
+    "order", "rank", "cell", "tokens_per_s", "ms_per_token", "ms_per_pass_p95", "hit_rate", "capacity_gib",
+    "vram_gib", "cycles", "of_best",
+)  # fmt: skip
+_DIGITS = 6
+_CASES = 12
+
+
+def report_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Finished cells, fastest first, with labels and GiB; policies that see the future have no rank."""
+    rows = frame[frame["status"] == "ok"].copy()
+    rows = rows.sort_values(["ms_per_token", "vram_bytes", "cell"], na_position="last").reset_index(drop=True)
+    rows["oracle"] = rows["oracle"].astype(bool)
+    rows["order"] = range(len(rows))
+    rows["rank"] = (~rows["oracle"]).cumsum().where(~rows["oracle"])
+    rows["capacity_gib"] = rows["capacity_bytes"] / 2**30
+    rows["vram_gib"] = rows["vram_bytes"] / 2**30
+    rows["room"] = [f"{gib:.2f} GiB" for gib in rows["capacity_gib"]]
+    rows["scenario"] = rows["scenario"].fillna("none")
+    rows["layers_each"] = rows["layers_each"].fillna("all on one")
+    rows["policy"] = rows["eviction"] + " + " + rows["prefetch"]
+    rows["label"] = [
+        f"{r.policy} · {r.hardware} · {r.room}"
+        for r in rows[["policy", "hardware", "room"]].itertuples(index=False)
+    ]
+    rows["short"] = [
+        f"bound {policy}" if oracle else f"#{rank:.0f} {policy}"
+        for rank, oracle, policy in zip(rows["rank"], rows["oracle"], rows["policy"], strict=True)
+    ]
+    rows["group"] = _groups(rows)
+    best = rows[rows["oracle"]].groupby(["group", "capacity_bytes"])["tokens_per_s"].max().rename("best")
+    rows = rows.merge(best, how="left", left_on=["group", "capacity_bytes"], right_index=True)
+    rows["of_best"] = rows["tokens_per_s"] / rows["best"]
+    return rows
+
+
+def _groups(rows: pd.DataFrame) -> list[str]:
+    """Cells that may be compared at equal capacity: the same work on the same machine."""
+    keys = [k for k in ("hardware", "trace", "model", "scenario", "layers_each", "miss", "host", "passes")
+            if k == "hardware" or rows[k].nunique() > 1]  # fmt: skip
+    return [" · ".join(map(str, values)) for values in rows[keys].itertuples(index=False)]
+
+
+def filters(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Columns worth filtering, with their values in a natural order."""
+    found = []
+    for column, heading in FILTERS.items():
+        values = rows[column].dropna().unique().tolist()
+        if column == "room":
+            values.sort(key=lambda text: float(text.split()[0]))
+        else:
+            values.sort()
+        if len(values) > 1:
+            found.append({"column": column, "heading": heading, "values": values})
+    return found
+
+
+def columnar(rows: pd.DataFrame, columns: list[str]) -> dict[str, list[Any]]:
+    """Lists by column, numbers cut to six digits, null for what is not a number."""
+    return {column: [_plain(value) for value in rows[column].tolist()] for column in columns}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return None if not math.isfinite(value) else float(f"{value:.{_DIGITS}g}")
+    return value
+
+
+def regime_warnings(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Warnings of all cells, alike ones together: one example, how many cells, some of their numbers."""
+    found: dict[str, dict[str, Any]] = {}
+    for cell, lines in zip(frame["cell"], frame["warnings"], strict=True):
+        for line in lines:
+            entry = found.setdefault(re.sub(r"[\d.,]+", "#", line), {"text": line, "cells": []})
+            entry["cells"].append(int(cell))
+    return [_case(entry["text"], entry["cells"]) for entry in found.values()]
+
+
+def without_numbers(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Cells that failed or do not fit, by reason."""
+    bad = frame[frame["status"] != "ok"]
+    return [
+        _case(f"{status}: {reason}", group["cell"].tolist())
+        for (status, reason), group in bad.groupby(["status", "reason"], sort=False)
+    ]
+
+
+def _case(text: str, cells: list[int]) -> dict[str, Any]:
+    named = ", ".join(map(str, cells[:_CASES])) + (", ..." if len(cells) > _CASES else "")
+    return {"text": text, "count": len(cells), "cells": named}
+
+
+def facts(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:
+    """What decides the numbers: versions, and hashes of traces, machines and engines."""
+    found: dict[tuple[str, str], None] = {("sweep", name or "without a name"): None}
+    status = frame["status"].value_counts()
+    found[("cells", ", ".join(f"{n} {what}" for what, n in sorted(status.items())))] = None
+    for row in frame[frame["manifest"].notna()].to_dict("records"):
+        made = json.loads(row["manifest"])
+        found[("program", f"expert-residency {made['version']}, engine {made['engine']}")] = None
+        kind = "synthetic" if made["synthetic"] else "recorded"
+        found[
+            (
+                f"trace {row['trace']}",
+                f"{row['model']}, {row['passes']} passes, {kind}, {made['trace_sha256'][:16]}",
+            )
+        ] = None
+        for machine, digest in zip(row["hardware"].split("+"), made["hardware_sha256"], strict=True):
+            found[(f"machine {machine}", digest)] = None
+        found[(f"engine preset {row['engine']}", made["engine_sha256"])] = None
+    return list(found)
+
+
+__all__ = [
+    "CAUSE_WORDS", "FILTERS", "NUMBERS", "columnar", "facts", "filters", "regime_warnings", "report_rows",
+    "without_numbers",
+]  # fmt: skip

@@ -1,0 +1,59 @@
+"""The charts of a report as PNG and SVG files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from sim.errors import SimError
+from sim.report.charts import Figure, figures, library
+from sim.report.data import report_rows
+from sim.sweep.dataset import read_dataset
+
+WIDTH, SCALE = 620, 2
+MAX_GROUPS = 6
+
+
+def write_plots(folder: str | Path, out: str | Path) -> list[Path]:
+    """Write every chart of the sweep in `folder` to `out`, as PNG and as SVG.
+
+    Raises
+    ------
+    SimError
+        No sweep, no cell with numbers, a folder that cannot be written, or altair is not installed.
+    """
+    rows = report_rows(read_dataset(folder))
+    if rows.empty:
+        raise SimError(f"{folder}: no cell of this sweep has numbers")
+    out = Path(out)
+    written = []
+    library().data_transformers.disable_max_rows()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for figure in figures(rows):
+            chart = _whole(figure, rows)
+            for kind in ("png", "svg"):
+                path = out / f"{figure.key}.{kind}"
+                part = out / f"{figure.key}.part.{kind}"
+                chart.save(part, **({"scale_factor": SCALE} if kind == "png" else {}))
+                os.replace(part, path)
+                written.append(path)
+    except OSError as error:
+        raise SimError(f"{out}: cannot be written ({error.strerror})") from None
+    return written
+
+
+def _whole(figure: Figure, rows: Any) -> Any:
+    """The chart with its data; one panel a machine where the report has that."""
+    alt = library()
+    columns = list(dict.fromkeys([*figure.columns, "oracle"]))
+    shown = rows if figure.bounds else rows[~rows["oracle"]]
+    if not figure.per_group:
+        chart = figure.chart.properties(width=WIDTH, data=shown[columns], title=figure.title)
+        return chart.configure_view(stroke=None)
+    panels = [
+        figure.chart.properties(width=WIDTH // 2, data=group[columns], title=name)
+        for name, group in list(shown.groupby("group", sort=False))[:MAX_GROUPS]
+    ]
+    return alt.concat(*panels, columns=2, title=figure.title).configure_view(stroke=None)
