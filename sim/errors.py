@@ -1,7 +1,11 @@
-"""The error of the user's making that this package raises."""
+"""The errors of the user's making that this package raises."""
 
 from __future__ import annotations
 
 
 class SimError(ValueError):
     """One sentence: what is wrong, where, and what would be right."""
+
+
+class MisfitError(SimError):
+    """Valid choices, but more bytes than the machine has room for."""

@@ -17,7 +17,7 @@ from hwmodels.registry import load_profile
 from hwmodels.units import ns_for_bytes
 from policies import create
 from sim.engine import Policies, SimPyEngine
-from sim.errors import SimError
+from sim.errors import MisfitError, SimError
 from sim.host import HOST_MODES, START_STATES, HostMode, HostPlan, StartState, plan_host
 from sim.insertion import parse_insertion
 from sim.machine import Machine
@@ -109,6 +109,70 @@ def fit_geometry(trace: RoutingTrace, model: ModelGeometry) -> RoutingTrace:
     return replace(trace, geometry=replace(model, top_k=own.top_k))
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A run whose choices are all valid, about to start; `placed` are the experts that begin on the cards."""
+
+    profiles: tuple[HardwareProfile, ...]
+    preset: EnginePreset
+    machine: Machine
+    cache: CachePool
+    policies: Policies
+    miss: str
+    host_plan: HostPlan
+    page_cache: PageCache | None
+    placed: list[int]
+
+
+def prepare(
+    trace: RoutingTrace,
+    spec: RunSpec,
+    *,
+    profiles: Sequence[HardwareProfile] | None = None,
+    preset: EnginePreset | None = None,
+    page_cache: PageCache | None = None,
+) -> Prepared:
+    """Everything that `simulate` does before the clock starts; takes and raises the same.
+
+    Raises
+    ------
+    MisfitError
+        Valid choices on a machine that is too small for them.
+    """
+    profiles = tuple(profiles or (load_profile(name) for name in spec.hardware))
+    preset = preset or load_engine(spec.engine)
+    miss = spec.miss or preset.miss
+    if miss not in MISS_MODES:
+        raise SimError(f"unknown miss mode {miss!r} (known: {', '.join(MISS_MODES)})")
+    geometry = trace.geometry
+    layers_each = spec.layers_each or (geometry.n_layers,) + (0,) * (len(profiles) - 1)
+    if sum(layers_each) != geometry.n_layers:
+        raise SimError(f"stages of {list(layers_each)} layers do not add up to {geometry.n_layers} MoE layers")
+    machine = Machine.split(profiles, layers_each, p2p=spec.p2p)
+    eviction = create("eviction", spec.eviction)
+    admission = create("admission", spec.admission)
+    prefetch = create("prefetch", spec.prefetch)
+    placement = create("placement", spec.placement or eviction.default_placement)
+    oracle = eviction.needs_future or prefetch.needs_future or placement.needs_future
+    future = make_future(trace) if oracle else None
+    pool = make_pool(geometry, share_out(trace, spec.capacity, machine.layer_card), machine.layer_card)
+    link = profiles[0].link.h2d_mb_per_s
+    admission = admission.at_rates(link, link + machine.host.cpu.expert_mb_per_s("pinned", geometry.quant_family))
+    insertion = parse_insertion(spec.insertion)
+    if spec.predict_us < 0 or (spec.prefetch_bytes or 0) < 0:
+        raise SimError("the cost of predicting and the prefetch budget cannot be negative")
+    _check_vram(machine, geometry, pool.capacity, spec, insertion.staging_slots)
+    cache = CachePool(pool, eviction, admission, future)
+    ranked = placement.rank(pool, future if placement.needs_future else None)
+    placed = cache.place(ranked)
+    host_plan = plan_host(geometry, machine.host, spec.host, on_card=placed, ranked=ranked)
+    cached = _page_cache(spec, machine.host, geometry, host_plan, page_cache)
+    policies = Policies(
+        eviction, admission, prefetch, future, insertion, spec.prefetch_bytes, round(spec.predict_us * 1000)
+    )
+    return Prepared(profiles, preset, machine, cache, policies, miss, host_plan, cached, placed)
+
+
 def simulate(
     trace: RoutingTrace,
     spec: RunSpec,
@@ -139,42 +203,14 @@ def simulate(
     SimError, PolicyError, HardwareError
         Any choice that is not valid, or a machine that is too small for it.
     """
-    profiles = tuple(profiles or (load_profile(name) for name in spec.hardware))
-    preset = preset or load_engine(spec.engine)
-    miss = spec.miss or preset.miss
-    if miss not in MISS_MODES:
-        raise SimError(f"unknown miss mode {miss!r} (known: {', '.join(MISS_MODES)})")
-    geometry = trace.geometry
-    layers_each = spec.layers_each or (geometry.n_layers,) + (0,) * (len(profiles) - 1)
-    if sum(layers_each) != geometry.n_layers:
-        raise SimError(f"stages of {list(layers_each)} layers do not add up to {geometry.n_layers} MoE layers")
-    machine = Machine.split(profiles, layers_each, p2p=spec.p2p)
-    eviction = create("eviction", spec.eviction)
-    admission = create("admission", spec.admission)
-    prefetch = create("prefetch", spec.prefetch)
-    placement = create("placement", spec.placement or eviction.default_placement)
-    oracle = eviction.needs_future or prefetch.needs_future or placement.needs_future
-    future = make_future(trace) if oracle else None
-    pool = make_pool(geometry, share_out(trace, spec.capacity, machine.layer_card), machine.layer_card)
-    link = profiles[0].link.h2d_mb_per_s
-    admission = admission.at_rates(link, link + machine.host.cpu.expert_mb_per_s("pinned", geometry.quant_family))
-    insertion = parse_insertion(spec.insertion)
-    if spec.predict_us < 0 or (spec.prefetch_bytes or 0) < 0:
-        raise SimError("the cost of predicting and the prefetch budget cannot be negative")
-    _check_vram(machine, geometry, pool.capacity, spec, insertion.staging_slots)
-    cache = CachePool(pool, eviction, admission, future)
-    ranked = placement.rank(pool, future if placement.needs_future else None)
-    placed = cache.place(ranked)
-    host_plan = plan_host(geometry, machine.host, spec.host, on_card=placed, ranked=ranked)
-    cached = _page_cache(spec, machine.host, geometry, host_plan, page_cache)
-    title = f"{geometry.label} on {machine.label}, {spec.eviction}, {spec.prefetch}, {miss}"
-    policies = Policies(
-        eviction, admission, prefetch, future, insertion, spec.prefetch_bytes, round(spec.predict_us * 1000)
-    )
+    ready = prepare(trace, spec, profiles=profiles, preset=preset, page_cache=page_cache)
+    geometry, machine, host_plan = trace.geometry, ready.machine, ready.host_plan
+    title = f"{geometry.label} on {machine.label}, {spec.eviction}, {spec.prefetch}, {ready.miss}"
 
     def run(writer: Timeline | None) -> SimPyEngine:
         engine = SimPyEngine(
-            trace, machine, preset, cache, policies, miss, host_plan, cached, writer, progress
+            trace, machine, ready.preset, ready.cache, ready.policies, ready.miss, host_plan, ready.page_cache,
+            writer, progress,
         )  # fmt: skip
         engine.run()
         return engine
@@ -184,8 +220,9 @@ def simulate(
     else:
         with Timeline(timeline, geometry, title) as writer:
             engine = run(writer)
-    sizes = pool.size_of
-    result = _collect(engine, manifest(trace, spec, profiles, preset), sum(sizes[key] for key in placed))
+    sizes = ready.cache.pool.size_of
+    made = manifest(trace, spec, ready.profiles, ready.preset)
+    result = _collect(engine, made, sum(sizes[key] for key in ready.placed))
     result.load_ns = ns_for_bytes(host_plan.load_bytes, machine.host.disk.seq_mb_per_s)
     result.warnings = _warnings(trace, result, spec)
     return result
@@ -207,7 +244,7 @@ def _check_vram(
             dense += geometry.head_bytes
         usable = card.gpu.vram_usable_bytes
         if cache + dense > usable:
-            raise SimError(
+            raise MisfitError(
                 f"{card.name}: an expert cache of {cache / 2**30:.2f} GiB beside {dense / 2**30:.2f} GiB of dense "
                 f"weights does not fit into {usable / 2**30:.2f} GiB of usable VRAM; at most "
                 f"{max(0, usable - dense) / 2**20:.0f}MiB are left for experts"
@@ -301,4 +338,4 @@ def _warnings(trace: RoutingTrace, result: RunResult, spec: RunSpec) -> list[str
     return found
 
 
-__all__ = ["HOST_MODES", "Capacity", "RunSpec", "fit_geometry", "manifest", "simulate"]
+__all__ = ["HOST_MODES", "Capacity", "RunSpec", "fit_geometry", "manifest", "prepare", "simulate"]

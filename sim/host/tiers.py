@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 
 from hwmodels.profile import HardwareProfile
 from hwmodels.units import GIB
-from sim.errors import SimError
+from sim.errors import MisfitError, SimError
 from sim.host.plan import BLOBS, GGUF, PAGE_CACHE, PAGEABLE, PINNED, SOURCES, HostPlan
 from traces import ModelGeometry
 
@@ -56,9 +56,9 @@ class Ask:
         """RAM beside the system."""
         return self.profile.ram.total_bytes - self.profile.ram.os_reserve_bytes
 
-    def refuse(self, what: str, nbytes: int, limit: int, hint: str) -> SimError:
+    def refuse(self, what: str, nbytes: int, limit: int, hint: str) -> MisfitError:
         """The error of a tier that does not fit."""
-        return SimError(
+        return MisfitError(
             f"{what} of {self.geometry.label} takes {nbytes / GIB:.1f} GiB, {self.profile.name} has "
             f"{limit / GIB:.1f} GiB of RAM for it; {hint}"
         )

@@ -6,25 +6,22 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from hwmodels.errors import HardwareError
 from hwmodels.registry import load_profile
 from hwmodels.units import parse_size
-from policies import create
 from policies.protocol import PolicyError
-from sim.errors import SimError
-from sim.host import plan_host
-from sim.insertion import parse_insertion
-from sim.machine import Machine
+from sim.errors import MisfitError, SimError
 from sim.pool import Capacity
-from sim.preset import MISS_MODES, load_engine
-from sim.run import RunSpec, _check_vram, manifest
+from sim.preset import load_engine
+from sim.run import RunSpec, manifest, prepare
 from sim.sweep.spec import CHOICES, RUN, Choices, SweepError, SweepFile, expand
 from sim.sweep.stored import View, load_trace, open_view, store
 from traces import RoutingTrace, TraceError
@@ -198,27 +195,19 @@ def _capacity(choices: Choices, trace: RoutingTrace, typed: dict[str, Any]) -> C
 
 def _check(view: View, spec: RunSpec) -> tuple[str, str | None]:
     """Id of the cell, and why it does not fit if it does not; raises what `simulate` would raise for the rest."""
-    trace = open_view(view)
-    geometry = trace.geometry
-    profiles = tuple(load_profile(name) for name in spec.hardware)
-    preset = load_engine(spec.engine)
-    if (spec.miss or preset.miss) not in MISS_MODES:
-        raise SimError(f"unknown miss mode {spec.miss!r} (known: {', '.join(MISS_MODES)})")
-    layers_each = spec.layers_each or (geometry.n_layers,) + (0,) * (len(profiles) - 1)
-    if sum(layers_each) != geometry.n_layers:
-        raise SimError(f"stages of {list(layers_each)} layers do not add up to {geometry.n_layers} MoE layers")
-    machine = Machine.split(profiles, layers_each)
-    eviction = create("eviction", spec.eviction)
-    create("admission", spec.admission)
-    create("prefetch", spec.prefetch)
-    create("placement", spec.placement or eviction.default_placement)
-    room = spec.capacity.per_scope(geometry, machine.layer_card)
-    staging = parse_insertion(spec.insertion).staging_slots
     misfit = None
     try:
-        _check_vram(machine, geometry, room, spec, staging)
-        plan_host(geometry, machine.host, spec.host)
-    except SimError as error:
+        prepare(_first_pass(view), spec)
+    except MisfitError as error:
         misfit = str(error)
-    made = manifest(trace, spec, profiles, preset)
+    made = manifest(
+        open_view(view), spec, tuple(load_profile(name) for name in spec.hardware), load_engine(spec.engine)
+    )
     return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:16], misfit
+
+
+@lru_cache(maxsize=4)
+def _first_pass(view: View) -> RoutingTrace:
+    # Choices are checked against the model, so the first pass is enough, and quick for oracles too.
+    trace = open_view(view)
+    return trace.select_passes(np.arange(trace.n_passes) < 1)

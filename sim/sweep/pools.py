@@ -21,6 +21,8 @@ from sim.sweep.worker import Outcome, ignore_interrupt, run_cell
 
 IDLE_S = 30
 """Local workers leave after this long without work, so that none outlives a main process that was killed."""
+CONNECT = "20s"
+"""How long a Dask scheduler may take to answer."""
 DIED = "its worker process died (killed, or out of memory)"
 
 
@@ -77,7 +79,7 @@ def dask(address: str) -> MakePool:
         except ImportError:
             raise SimError("--scheduler needs Dask: pip install 'expert-residency[cluster]'") from None
         try:
-            client: Any = Client(address, timeout="20s")  # type: ignore[no-untyped-call]
+            client: Any = Client(address, timeout=CONNECT)  # type: ignore[no-untyped-call]
         except (OSError, ValueError) as error:
             raise SimError(f"no Dask scheduler at {address} ({error})") from None
         with client:
