@@ -1,0 +1,320 @@
+"""`residency split`: which cards run which layers, what fits where, and how fast that is."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sim.cli import app
+from sim.cli.common import FormatOpt, JsonOpt, number, open_trace, percent, show, table, warn, write_json
+
+if TYPE_CHECKING:
+    from sim.split.study import Answer, Study
+    from traces import RoutingTrace
+
+BUNDLED = {"qwen3.8-flash-next": "flash-next-synthetic"}
+STYLE_OF = {"qwen3.8-flash-next-coder": "qwen3.8-flash-next"}
+TOKENS, SEED = 448, 1
+
+
+@app.command()
+def split(
+    model: Annotated[str, typer.Option("--model", help="Model, NAME or FILE.toml.")],
+    gpu: Annotated[list[str], typer.Option("--gpu", help="Hardware profile of a card; repeat for several.")],
+    quant: Annotated[
+        list[str] | None,
+        typer.Option("--quant", help="Quantization; repeat to compare. All of the model by default."),
+    ] = None,
+    count: Annotated[
+        str | None, typer.Option("--count", help="How many cards: N or N..M. With one --gpu, copies of it.")
+    ] = None,
+    ram: Annotated[
+        str | None, typer.Option("--ram", help="Host memory, as 64GB; the profile's by default.")
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            "--machine",
+            help="Profile whose processor, memory and drive the cards share; the first --gpu by default.",
+        ),
+    ] = None,
+    host: Annotated[
+        list[str] | None, typer.Option("--host", help="arena, mmap, resident or budget; repeat. All by default.")
+    ] = None,
+    headroom: Annotated[str, typer.Option(help="RAM kept free of experts.")] = "10GB",
+    context: Annotated[int, typer.Option(min=1, help="Tokens of context.")] = 32_768,
+    kv: Annotated[str, typer.Option("--kv", help="KV type: int8, fp16, q4_0, k8v4.")] = "int8",
+    kv_resident: Annotated[int, typer.Option(help="KV cells a layer kept on the card, 0 for all.")] = 0,
+    session: Annotated[
+        str | None,
+        typer.Option("--session", help="Bytes of the context on each card, for models it is not known of."),
+    ] = None,
+    draft: Annotated[bool, typer.Option("--draft", help="With the draft layer on the last card.")] = False,
+    carve: Annotated[bool, typer.Option("--carve", help="Dense weights only on the card that uses them.")] = False,
+    rows: Annotated[float, typer.Option(help="Rows of a verify window; 1: plain decoding.")] = 1.0,
+    emitted: Annotated[float, typer.Option(help="Tokens that a window emits.")] = 1.0,
+    engine: Annotated[str, typer.Option(help="Engine preset.")] = "generic",
+    miss: Annotated[str, typer.Option(help="Who serves a miss: cpu, fetch, hybrid, stream.")] = "cpu",
+    p2p: Annotated[bool, typer.Option("--p2p", help="Hand over peer to peer, not through host memory.")] = False,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", help="Profile of one more card that only keeps experts for the others."),
+    ] = None,
+    trace: Annotated[
+        str | None, typer.Option("--trace", help="Trace for the hit curve; by default a synthetic one.")
+    ] = None,
+    fmt: FormatOpt = None,
+    simulate: Annotated[int, typer.Option(min=0, help="How many of the fastest are simulated.")] = 3,
+    n_cpu_moe: Annotated[
+        int | None,
+        typer.Option(
+            "--n-cpu-moe",
+            min=0,
+            help="Instead of planning: llama.cpp's rule, experts of the first N layers on the CPU.",
+        ),
+    ] = None,
+    override_tensor: Annotated[
+        list[str] | None,
+        typer.Option("-ot", "--override-tensor", help="Instead of planning: llama.cpp's REGEX=DEVICE; repeat."),
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option("--layers", help="Layers of each card for these rules, as 24,24; equal by default."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Figure: tokens/s against layers on the first card.")
+    ] = None,
+    json: JsonOpt = None,
+) -> None:
+    """Place a model on 1 to 4 cards and host memory: what fits, RAM needed, tokens/s, the best split and why."""
+    from hwmodels.registry import load_profile
+    from hwmodels.units import parse_size
+    from sim.errors import SimError
+    from sim.split import report
+    from sim.split.compare import forced, speed_matters
+    from sim.split.memory import HOST_MODES
+    from sim.split.study import Question, sets_of_cards, study
+    from traces.windows import compose_windows
+
+    for mode in host or []:
+        if mode not in HOST_MODES:
+            raise SimError(f"unknown host mode {mode!r} (known: {', '.join(HOST_MODES)})")
+    low, high = _count(count)
+    by_rules = n_cpu_moe is not None or bool(override_tensor)
+    name, quants = _quants(model, quant)
+    cards = sets_of_cards(gpu, low, high)
+    if by_rules and (len(cards) > 1 and len(gpu) == 1):
+        raise SimError("rules are for one machine: give --count N, not a range")
+    question = Question(
+        model=name,
+        quants=quants[:1] if by_rules else quants,
+        cards=(max(cards, key=len),) if by_rules else cards,
+        host=machine or gpu[0],
+        ram_bytes=None if ram is None else parse_size(ram),
+        modes=tuple(m for m in HOST_MODES if not host or m in host),
+        headroom_bytes=parse_size(headroom),
+        context=context,
+        kv_type=kv,
+        kv_resident=kv_resident,
+        session_bytes=None if session is None else parse_size(session),
+        draft=draft,
+        carve=carve or by_rules,
+        engine=engine,
+        miss="cpu" if by_rules else miss,
+        p2p=p2p,
+        store=store,
+        simulate=simulate,
+    )
+    profiles = {spec: load_profile(spec) for spec in {*gpu, question.host, *([store] if store else [])}}
+    profiles |= {profile.name: profile for profile in list(profiles.values())}
+    recorded = compose_windows(_trace(trace, fmt, name, quants[0]), rows, emitted)
+    if by_rules:
+        _rules(question, recorded, profiles, override_tensor or [], n_cpu_moe or 0, layers, json)
+        return
+    found = study(question, recorded, profiles, lambda text: typer.echo(text, err=True))
+    best = found.best
+    data = report.to_dict(found)
+    data["trace"] = {"sha256": recorded.content_hash, "synthetic": recorded.synthetic}
+    data["speed_matters"] = {
+        report.label(a.cards): s for a in found.answers if a is best and (s := speed_matters(a))
+    }
+    if plot is not None:
+        several = [a for a in found.answers if a.placement and len(a.placement.stages) > 1]
+        chosen = best if best in several else max(several, key=lambda a: a.tokens_per_s, default=None)
+        if chosen is None:
+            raise SimError("a plot compares splits of several cards, and no machine of several cards fits")
+        report.plot(plot, forced(chosen), f"{chosen.geometry.label}, {report.label(chosen.cards)}, {chosen.mode}")
+    if json is not None:
+        write_json(json, data)
+        if str(json) == "-":
+            return
+    _show(found, recorded)
+
+
+def _count(text: str | None) -> tuple[int | None, int | None]:
+    """(least, most) of `2` or `1..3`."""
+    from sim.errors import SimError
+
+    if text is None:
+        return None, None
+    low, _, high = text.partition("..")
+    if not low.isdigit() or not (high or low).isdigit():
+        raise SimError(f"--count {text}: expected a number of cards, or a range as 1..3")
+    return int(low), int(high or low)
+
+
+def _quants(model: str, asked: list[str] | None) -> tuple[str, tuple[str | None, ...]]:
+    """Model name, and the quantizations to plan: those asked for, or all of a packaged model."""
+    from traces import list_models
+
+    name, _, tail = model.partition("/") if not model.endswith(".toml") else (model, "", "")
+    if asked or tail:
+        return name, tuple(asked or [tail])
+    return name, tuple(list_models().get(name.lower(), [])) or (None,)
+
+
+def _trace(source: str | None, fmt: str | None, model: str, quant: str | None) -> RoutingTrace:
+    """The trace asked for, or a synthetic one of the model's shape."""
+    from traces import load_model
+    from traces.bundled import list_bundled
+    from traces.synthetic import generate, list_styles, load_style
+
+    geometry = load_model(model, quant)
+    if source is not None:
+        return open_trace(source, fmt, geometry.label if not model.endswith(".toml") else model)
+    if BUNDLED.get(geometry.name) in list_bundled():
+        return open_trace(f"bundled:{BUNDLED[geometry.name]}", None, None)
+    style = STYLE_OF.get(geometry.name, geometry.name)
+    style = style if style in list_styles() else "qwen3-30b-a3b"
+    return generate(geometry, load_style(style), tokens=TOKENS, seed=SEED, weights=False)
+
+
+def _show(found: Study, trace: RoutingTrace) -> None:
+    from sim.split import report
+    from sim.split.compare import room_sentence, speed_matters
+
+    question, best = found.question, found.best
+    out = table(
+        f"{question.model}, {question.miss} misses, context {question.context:,}, "
+        f"headroom {report.in_gb(question.headroom_bytes)} GB; sizes are GB of experts",
+        ["cards", "quant", "host", "layers", "VRAM", "RAM", "RAM needed", "hits %", "tok/s", "by"],
+        left=4,
+    )  # fmt: skip
+    for answer in found.answers:
+        placement, ram = answer.placement, report.ram_bytes(answer)
+        how = "simulated" if answer.simulated else "estimated" if placement else "does not fit"
+        hit = answer.simulated.hit_rate if answer.simulated else placement.hit_rate if placement else None
+        out.add_row(
+            report.label(answer.cards), answer.geometry.quant, answer.mode,
+            "+".join(map(str, placement.layers_each)) if placement else "-",
+            report.in_gb(report.vram_bytes(answer)), report.in_gb(ram and ram[0]), report.in_gb(ram and ram[1]),
+            percent(hit, 1), number(answer.tokens_per_s, 1) if placement else "-", how,
+            style="bold" if answer is best else None,
+        )  # fmt: skip
+    show(out)
+    for answer in found.answers:
+        if answer.limit:
+            typer.echo(f"{report.label(answer.cards)}, {answer.geometry.quant}, {answer.mode}: {answer.limit}.")
+        if (room := room_sentence(answer)) is not None:
+            typer.echo(f"{report.label(answer.cards)}, {answer.geometry.quant}, {answer.mode}: {room}.")
+    if best is not None:
+        _show_best(best)
+        sentence = speed_matters(best)
+        if sentence:
+            typer.echo(sentence)
+    notes = [
+        f"{report.label(a.cards)}, {a.geometry.quant}, {a.mode}: {note}" for a in found.answers for note in a.notes
+    ]
+    if trace.synthetic:
+        notes.append("hits are those of a synthetic trace, generated and not recorded from a model")
+    warn(notes)
+
+
+def _show_best(best: Answer) -> None:
+    from sim.split import report
+    from sim.split.compare import fill_seconds
+    from sim.split.rules import write_rules
+
+    placement = best.placement
+    assert placement is not None
+    out = table(
+        f"best: {report.label(best.cards)}, {best.geometry.quant}, {best.mode}; GB",
+        ["card", "layers", "slots", "dense", "session", "reserve", "other", "experts", "free", "ms"],
+    )
+    for stage in placement.stages:
+        lines = {line.name: line.nbytes for line in stage.budget.lines}
+        dense = sum(lines.get(name, 0) for name in ("dense weights", "layers without experts", "head"))
+        reserve = sum(lines.get(name, 0) for name in ("reserve", "stage reserve"))
+        draft = sum(nbytes for name, nbytes in lines.items() if name.startswith("draft"))
+        session = stage.budget.taken_bytes - dense - reserve - draft
+        out.add_row(
+            stage.card.name, str(stage.end - stage.first), f"{sum(stage.slots):,}", report.in_gb(dense),
+            report.in_gb(session), report.in_gb(reserve), report.in_gb(draft), report.in_gb(stage.expert_bytes),
+            report.in_gb(stage.budget.cache_bytes - stage.expert_bytes), number(stage.ns / 1e6),
+        )  # fmt: skip
+    show(out)
+    handoffs = ", ".join(f"{ns / 1e3:.0f} us" for ns in placement.handoffs_ns) or "none"
+    chunk = ", ".join(f"{ns / 1e6:.1f} ms" for ns in best.planner.handoffs_ns(placement, report.PREFILL_CHUNK))
+    typer.echo(
+        f"estimated pass {placement.pass_ns / 1e6:.2f} ms for {placement.tokens_a_pass:.2f} tokens "
+        f"({placement.tokens_per_s:.1f} tok/s); hand-offs {handoffs}"
+        + (f", of a prompt chunk of {report.PREFILL_CHUNK:,} tokens {chunk}" if chunk else "")
+        + f"; filling the cards takes {fill_seconds(placement, best.planner.problem.host):.1f} s at least."
+    )
+    options, note = write_rules(placement, best.geometry)
+    typer.echo(f"as llama.cpp options, {note}:")
+    typer.echo("  " + " ".join(f"'{o}'" if "=" in o else o for o in options))
+
+
+def _rules(
+    question: Any, trace: RoutingTrace, profiles: Any, overrides: list[str], n_cpu_moe: int, layers: str | None,
+    json: Path | None,
+) -> None:  # fmt: skip
+    from sim.errors import SimError
+    from sim.preset import load_engine
+    from sim.split.cards import Card, HostSide
+    from sim.split.curve import HitCurve
+    from sim.split.memory import needs_of
+    from sim.split.planner import Problem
+    from sim.split.report import in_gb
+    from sim.split.rules import parse_rules, report
+    from traces import load_model
+
+    geometry = load_model(question.model, question.quants[0])
+    names = question.cards[0]
+    needs = needs_of(
+        geometry, context=question.context, kv_type=question.kv_type, kv_resident=question.kv_resident,
+        session_bytes=question.session_bytes, draft=question.draft, carve=question.carve,
+    )  # fmt: skip
+    family = geometry.quant_family
+    problem = Problem(
+        needs, tuple(Card.of(profiles[name], family) for name in names),
+        HostSide.of(profiles[question.host], family, question.ram_bytes), HitCurve.measure(trace),
+        load_engine(question.engine), "cpu", "arena", question.headroom_bytes, question.p2p,
+    )  # fmt: skip
+    if layers is None:
+        edges = [geometry.n_layers * i // len(names) for i in range(len(names) + 1)]
+        each = [b - a for a, b in pairwise(edges)]
+    elif all(part.strip().isdigit() for part in layers.split(",")):
+        each = [int(part) for part in layers.split(",")]
+    else:
+        raise SimError(f"--layers {layers}: expected numbers of layers, as 24,24")
+    found = report(problem, parse_rules(overrides, n_cpu_moe, geometry.layer_ids), each)
+    if json is not None:
+        devices = [vars(device) | {"over_bytes": device.over_bytes} for device in found.devices]
+        write_json(json, vars(found) | {"devices": devices, "model": geometry.label})
+        if str(json) == "-":
+            return
+    out = table(f"{geometry.label} by rules; GB", ["device", "layers", "beside experts", "experts", "of", "over"])
+    for device in found.devices:
+        out.add_row(
+            device.name, str(device.layers), in_gb(device.dense_bytes), in_gb(device.expert_bytes),
+            in_gb(device.limit_bytes), in_gb(device.over_bytes) if device.over_bytes else "",
+        )  # fmt: skip
+    show(out)
+    if found.tokens_per_s is not None and found.pass_ns is not None:
+        typer.echo(f"estimated pass {found.pass_ns / 1e6:.2f} ms, {found.tokens_per_s:.1f} tok/s")
+    warn(list(found.warnings))

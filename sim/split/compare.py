@@ -1,0 +1,77 @@
+"""What to say about an answer: whether card speed matters, what the roomiest split gives up, every forced split."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hwmodels.units import GB
+from sim.errors import SimError
+from sim.split.cards import HostSide, together_mb_per_s
+from sim.split.planner import Placement, Planner
+from sim.split.study import Answer
+
+
+def speed_matters(answer: Answer) -> str | None:
+    """One sentence: what the split loses if the cards are taken for equally fast. None for equal cards.
+
+    The other split is the best one for cards that all have the first one's rates but their own memory; it is then
+    priced at the true rates.
+    """
+    placement, planner = answer.placement, answer.planner
+    if placement is None or len({replace(s.card, name="") for s in placement.stages}) < 2:
+        return None
+    first = placement.stages[0].card
+    order = tuple(s.card for s in placement.stages)
+    alike = tuple(
+        replace(first, name=c.name, usable_bytes=c.usable_bytes, reserve_bytes=c.reserve_bytes) for c in order
+    )
+    blind = Planner(replace(planner.problem, cards=alike)).best(order=alike)
+    if blind is None:
+        return None
+    priced = planner.evaluate(order, blind.layers_each)
+    ours, theirs = (",".join(map(str, p.layers_each)) for p in (placement, blind))
+    if priced is None:
+        return f"Speed matters: the split for equally fast cards ({theirs}) does not fit."
+    loss = 1 - priced.tokens_per_s / placement.tokens_per_s
+    verdict = "matters" if loss >= 0.01 else "hardly matters"
+    return (
+        f"Card speed {verdict} for this split: {ours} layers give {placement.tokens_per_s:.1f} tok/s, the split "
+        f"for equally fast cards ({theirs}) {priced.tokens_per_s:.1f}, {100 * loss:.1f} % less."
+    )
+
+
+def room_sentence(answer: Answer) -> str | None:
+    """One sentence on the split that keeps most experts in VRAM, if the fastest keeps a GB or more less."""
+    fast, most = answer.placement, answer.roomiest
+    if fast is None or most is None or most.vram_expert_bytes - fast.vram_expert_bytes < GB:
+        return None
+    split = "+".join(map(str, most.layers_each))
+    everything = most.vram_expert_bytes == answer.geometry.all_expert_bytes
+    held = "every expert" if everything else f"{most.vram_expert_bytes / GB:.1f} GB of experts"
+    loss = 100 * (1 - most.tokens_per_s / fast.tokens_per_s)
+    return (
+        f"{split} layers would keep {held} in VRAM (the fastest keeps {fast.vram_expert_bytes / GB:.1f} GB), with "
+        f"{most.ram.needed_bytes / GB:.1f} GB of RAM needed, at {most.tokens_per_s:.1f} tok/s, {loss:.1f} % less"
+    )
+
+
+def forced(answer: Answer) -> list[tuple[int, Placement | None]]:
+    """(layers on the first card, the best placement with so many) for every number of them.
+
+    Raises
+    ------
+    SimError
+        For a machine of one card, or one that fits nothing.
+    """
+    placement, planner = answer.placement, answer.planner
+    if placement is None or len(placement.stages) < 2:
+        raise SimError("only a machine of several cards that fits has splits to compare")
+    order = tuple(stage.card for stage in placement.stages)
+    last = planner.geometry.n_layers - len(order) + 1
+    return [(n, planner.best(order=order, first_layers=n)) for n in range(1, last + 1)]
+
+
+def fill_seconds(placement: Placement, host: HostSide) -> float:
+    """Time to copy the experts of a placement onto its cards, all links at once."""
+    cards = tuple(stage.card for stage in placement.stages)
+    return placement.vram_expert_bytes / 1e6 / together_mb_per_s(cards, host)

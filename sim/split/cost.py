@@ -1,0 +1,206 @@
+"""What a layer costs on a card with so many slots: bytes over effective rates, launches and waits.
+
+The terms are those of the timed model (`docs/contracts.md`), taken event by event over the measured distances and
+averaged: the dense part, the router's way to the host, then the larger of two branches, the card (hits, then
+what comes over a link) and the CPU pool (what it computes from RAM, then what the drive delivers). Not in it:
+contention of copies that fill slots, and experts whose copy is still under way. Those need a simulated run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hwmodels.units import ns_for_bytes
+from sim.errors import SimError
+from sim.preset import MISS_MODES, EnginePreset
+from sim.split.cards import Card, HostSide
+from sim.split.curve import HitCurve
+from sim.split.memory import HostMode
+from traces import ModelGeometry
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Store:
+    """A card that only keeps experts for the others.
+
+    Parameters
+    ----------
+    card
+        The card.
+    slots
+        Experts of every layer that it keeps.
+    p2p
+        Whether they come peer to peer, or through host memory.
+    """
+
+    card: Card
+    slots: int
+    p2p: bool
+
+    def copy_ns(self, to: Card, nbytes: int) -> tuple[int, float]:
+        """(set-up, ns a copy of `nbytes`) to another card.
+
+        Raises
+        ------
+        SimError
+            If peer to peer is asked for and a profile has no figure for it.
+        """
+        if not self.p2p:
+            return self.card.copy_t0_ns + to.copy_t0_ns, nbytes * 1000 / min(
+                self.card.d2h_mb_per_s, to.h2d_mb_per_s
+            )
+        rate = min(self.card.p2p_mb_per_s, to.p2p_mb_per_s)
+        if rate == 0:
+            poor = self.card if self.card.p2p_mb_per_s == 0 else to
+            raise SimError(f"the profile {poor.name} has no p2p_gb_per_s, so experts cannot come peer to peer")
+        return max(self.card.p2p_ns, to.p2p_ns), nbytes * 1000 / rate
+
+
+class LayerTimes:
+    """Mean time of one layer of one pass, in ns, remembered by its arguments.
+
+    Parameters
+    ----------
+    geometry, curve, host, preset
+        What is asked, how it hits, of what host, under which engine.
+    miss
+        Who serves a miss: `cpu`, `fetch`, `hybrid` or `stream`.
+    mode
+        How the host holds experts; decides the rates.
+    ram_bytes
+        RAM that experts may take; what of it cannot be page-locked is slower.
+    store
+        A card that only keeps experts, or None.
+    """
+
+    def __init__(
+        self,
+        geometry: ModelGeometry,
+        curve: HitCurve,
+        host: HostSide,
+        preset: EnginePreset,
+        miss: str,
+        mode: HostMode,
+        ram_bytes: int,
+        store: Store | None = None,
+    ) -> None:
+        if miss not in MISS_MODES:
+            raise SimError(f"unknown miss mode {miss!r} (known: {', '.join(MISS_MODES)})")
+        if len(curve.distances) != geometry.n_layers or curve.experts != geometry.experts:
+            raise SimError(
+                f"the hit curve is of {len(curve.distances)} x {curve.experts} experts, {geometry.label} has "
+                f"{geometry.n_layers} x {geometry.experts}"
+            )
+        self.geometry, self.curve, self.host, self.preset = geometry, curve, host, preset
+        self.miss, self.store = miss, store
+        held = geometry.all_expert_bytes if mode == "arena" else min(geometry.all_expert_bytes, max(ram_bytes, 0))
+        self.pinned = 0.0 if mode == "mmap" else min(1.0, host.pin_limit_bytes / held) if held else 1.0
+        """Share of RAM's experts that is page-locked."""
+        locked = host.complement_mb_per_s if mode == "budget" else host.arena_mb_per_s
+        rate = host.page_cache_mb_per_s if mode == "mmap" else self._mixed(locked, host.pageable_mb_per_s)
+        self.cpu_mb_per_s = min(rate, host.dram_mb_per_s)
+        self._known: dict[tuple[Card, int, int, int], int] = {}
+
+    def _mixed(self, locked: float, pageable: float) -> float:
+        return 1.0 / (self.pinned / locked + (1.0 - self.pinned) / pageable)
+
+    def layer_ns(self, card: Card, layer: int, slots: int, level: int) -> int:
+        """Mean time of `layer` on `card`.
+
+        Parameters
+        ----------
+        slots
+            Experts of the layer in the card's cache.
+        level
+            Experts of the layer that are in VRAM or RAM; those beyond are read from the drive.
+        """
+        key = (card, layer, slots, min(level, self.geometry.experts))
+        if key not in self._known:
+            # Without the drive the search asks for nearly every size: all of them at once.
+            every = level >= self.geometry.experts
+            sizes = np.arange(self.geometry.experts + 1) if every else np.asarray([slots])
+            mean = self._experts_ns(card, layer, sizes, level).mean(axis=0)
+            for n, ns in zip(sizes.tolist(), mean.tolist(), strict=True):
+                self._known[(card, layer, n, key[3])] = round(self.fixed_ns(card, layer) + ns)
+        return self._known[key]
+
+    def fixed_ns(self, card: Card, layer: int) -> int:
+        """What a layer costs whatever is resident: dense part, router, plan, join."""
+        preset, geometry = self.preset, self.geometry
+        dense = round(preset.dense_launches.value * card.launch_ns)
+        read = ns_for_bytes(geometry.dense_bytes[layer], card.dense_mb_per_s)
+        if geometry.expert_params and self.curve.rows > 1:
+            params = geometry.dense_bytes[layer] * geometry.expert_params / geometry.expert_bytes[layer]
+            read = max(read, round(2 * params * self.curve.rows / card.flop_per_ns))
+        return dense + read + card.sync_ns + preset.plan_ns + preset.combine_ns
+
+    def experts_ns(self, card: Card, layer: int, slots: int) -> int:
+        """Mean time of the experts of `layer` alone, with `slots` of them on the card and the rest in RAM."""
+        return self.layer_ns(card, layer, slots, self.geometry.experts) - self.fixed_ns(card, layer)
+
+    def head_ns(self, card: Card) -> int:
+        """Output head on the last card."""
+        return ns_for_bytes(self.geometry.head_bytes, card.dense_mb_per_s)
+
+    def first_ns(self, card: Card) -> int:
+        """Layers without experts, on the first card."""
+        return ns_for_bytes(self.geometry.dense_only_bytes, card.dense_mb_per_s)
+
+    def _experts_ns(self, card: Card, layer: int, slots: npt.NDArray[np.int_], level: int) -> Floats:
+        """(events, sizes) time from the plan to the join, for each of the cache sizes `slots`."""
+        nbytes, size = self.geometry.expert_bytes[layer], self.curve.sizes[layer][:, None]
+        near = slots + (self.store.slots if self.store else 0)
+        missed = self.curve.beyond(layer, near).astype(np.float64)
+        on_disk = self.curve.beyond(layer, np.maximum(level, near)).astype(np.float64)
+        stored = self.curve.beyond(layer, slots) - missed
+        hits = size - stored - missed
+        each, group = self._gpu_ns(card, layer), round(self.preset.expert_launches.value * card.launch_ns)
+
+        gpu = np.where(hits > 0, group + hits * each, 0.0)
+        if self.store and self.store.slots:
+            t0, copy = self.store.copy_ns(card, nbytes)
+            gpu = np.where(stored > 0, np.maximum(gpu, t0 + stored * copy) + group + stored * each, gpu)
+        fetched = self._fetched(card, missed)
+        share_disk = np.divide(on_disk, missed, out=np.zeros_like(missed), where=missed > 0)
+        disk = np.where(
+            on_disk > 0, self.host.disk_latency_ns + on_disk * nbytes * 1000 / self.host.disk_mb_per_s, 0.0
+        )
+        rate = self._mixed(card.h2d_mb_per_s, card.h2d_pageable_mb_per_s)
+        copy = max(nbytes * 1000 / rate, card.submit_ns)
+        landed = np.maximum(card.copy_t0_ns + fetched * copy, np.where(share_disk > 0, disk + copy, 0.0))
+        gpu = np.where(fetched > 0, np.maximum(gpu + fetched * each, landed + each) + group, gpu)
+
+        own = missed - fetched
+        cpu_each = self._cpu_ns(layer)
+        cpu = np.where(own > 0, self.host.dispatch_ns + own * cpu_each, 0.0)
+        cpu = np.where((own > 0) & (share_disk > 0), np.maximum(cpu, disk + cpu_each), cpu)
+        return np.maximum(gpu, cpu) if self.preset.overlap else gpu + cpu
+
+    def _fetched(self, card: Card, missed: Floats) -> Floats:
+        """Misses of each event that go over the card's link (as the engine counts them)."""
+        if self.miss == "cpu":
+            return np.zeros_like(missed)
+        if self.miss in ("fetch", "stream"):
+            return missed
+        share = self.preset.pcie_share
+        if share == "balanced":
+            return np.floor(missed * card.h2d_mb_per_s / (card.h2d_mb_per_s + self.cpu_mb_per_s))
+        return np.floor(missed * share.value)
+
+    def _rows_each(self, layer: int) -> float:
+        return self.curve.rows * self.geometry.top_k / float(self.curve.sizes[layer].mean())
+
+    def _gpu_ns(self, card: Card, layer: int) -> float:
+        flop = 2 * self.geometry.expert_params * self._rows_each(layer) / card.flop_per_ns
+        return max(self.geometry.expert_bytes[layer] * 1000 / card.expert_mb_per_s, flop)
+
+    def _cpu_ns(self, layer: int) -> float:
+        read = self.geometry.expert_bytes[layer] * 1000 / self.cpu_mb_per_s
+        if not self.host.cpu_flop_per_ns:
+            return read
+        return max(read, 2 * self.geometry.expert_params * self._rows_each(layer) / self.host.cpu_flop_per_ns)

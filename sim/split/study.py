@@ -1,0 +1,264 @@
+"""All the placements that a question asks for: machines x quantizations x host modes, the best few simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from hwmodels.profile import HardwareProfile
+from hwmodels.quantity import Quantity
+from hwmodels.units import GIB
+from sim.errors import SimError
+from sim.preset import load_engine
+from sim.run import fit_geometry
+from sim.split.cards import Card, HostSide
+from sim.split.cost import LayerTimes
+from sim.split.curve import HitCurve
+from sim.split.limits import explain, few_slots
+from sim.split.memory import HEADROOM_BYTES, HOST_MODES, HostMode, needs_of
+from sim.split.planner import MAX_CARDS, Placement, Planner, Problem, Shortfall
+from sim.split.timed import Simulated, simulate_placement
+from traces import ModelGeometry, RoutingTrace, load_model
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the user asks.
+
+    Parameters
+    ----------
+    model, quants
+        Name of a packaged model or a file, and its quantizations in question.
+    cards
+        Sets of cards, by profile name, each to be planned.
+    host
+        Profile name whose processor, memory and drive the cards share.
+    ram_bytes
+        Memory instead of the profile's.
+    modes
+        How the host may hold experts.
+    headroom_bytes
+        RAM kept free of experts.
+    context, kv_type, kv_resident, session_bytes, draft, carve
+        As in `sim.split.memory.needs_of`.
+    engine, miss
+        Engine preset, and who serves a miss.
+    p2p, store
+        Hand over peer to peer; profile of a card that only keeps experts.
+    simulate
+        How many of the fastest placements are run on the timed engine.
+    """
+
+    model: str
+    quants: tuple[str | None, ...]
+    cards: tuple[tuple[str, ...], ...]
+    host: str
+    ram_bytes: int | None = None
+    modes: tuple[HostMode, ...] = HOST_MODES
+    headroom_bytes: int = HEADROOM_BYTES
+    context: int = 32_768
+    kv_type: str = "int8"
+    kv_resident: int = 0
+    session_bytes: int | None = None
+    draft: bool = False
+    carve: bool = False
+    engine: str = "generic"
+    miss: str = "cpu"
+    p2p: bool = False
+    store: str | None = None
+    simulate: int = 3
+
+
+@dataclass
+class Answer:
+    """One row: a set of cards, a quantization, a host mode.
+
+    Parameters
+    ----------
+    placement
+        The fastest that fits, or None; then `limit` is the sentence that says why.
+    simulated
+        Its run, for the best few.
+    notes
+        What to know about it.
+    roomiest
+        The placement that keeps most experts in VRAM, which need not be the fastest: the processor works beside
+        the cards, and may take a share of the experts off a slow one.
+    """
+
+    cards: tuple[str, ...]
+    geometry: ModelGeometry
+    mode: HostMode
+    planner: Planner
+    placement: Placement | None
+    shortfall: Shortfall | None = None
+    limit: str = ""
+    simulated: Simulated | None = None
+    notes: list[str] = field(default_factory=list)
+    roomiest: Placement | None = None
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Simulated if it was, else estimated; 0 if nothing fits."""
+        if self.simulated is not None:
+            return self.simulated.tokens_per_s
+        return self.placement.tokens_per_s if self.placement else 0.0
+
+
+@dataclass
+class Study:
+    """Answers in the order asked."""
+
+    question: Question
+    answers: list[Answer]
+    curve: HitCurve
+    profiles: dict[str, HardwareProfile]
+
+    @property
+    def best(self) -> Answer | None:
+        """The fastest answer: among simulated ones if there are any."""
+        fitting = [a for a in self.answers if a.placement]
+        simulated = [a for a in fitting if a.simulated]
+        return max(simulated or fitting, key=lambda a: a.tokens_per_s, default=None)
+
+
+def sets_of_cards(
+    gpus: Sequence[str], low: int | None = None, high: int | None = None
+) -> tuple[tuple[str, ...], ...]:
+    """Which sets of cards to plan.
+
+    Parameters
+    ----------
+    gpus
+        Names as given. One name: so many copies of it; several: every selection of them, equal ones once.
+    low, high
+        Smallest and largest number of cards; by default 1 copy of a single name, any selection of several.
+
+    Raises
+    ------
+    SimError
+        A range that cannot be.
+    """
+    if len(gpus) == 1:
+        low, high = low or 1, high or low or 1
+        gpus = [gpus[0]] * high
+    else:
+        low, high = low or 1, high or low or len(gpus)
+    if not 1 <= low <= high <= len(gpus) or high > MAX_CARDS:
+        raise SimError(
+            f"{low} to {high} cards cannot be planned with {len(gpus)} given; at most {MAX_CARDS} are possible"
+        )
+    return tuple(dict.fromkeys(chosen for count in range(low, high + 1) for chosen in combinations(gpus, count)))
+
+
+def study(
+    question: Question,
+    trace: RoutingTrace,
+    profiles: dict[str, HardwareProfile],
+    progress: Callable[[str], None] | None = None,
+) -> Study:
+    """Plan every combination, then simulate the fastest.
+
+    Parameters
+    ----------
+    trace
+        Whose routing gives the hit curve; of the model's shape, windows composed if wanted.
+    profiles
+        By the names that the question uses.
+
+    Raises
+    ------
+    SimError, TraceError, HardwareError
+        Anything in the question that is not valid.
+    """
+    curve = HitCurve.measure(trace)
+    preset = load_engine(question.engine)
+    answers = []
+    for quant in question.quants:
+        geometry = load_model(question.model, quant)
+        needs = needs_of(
+            geometry,
+            context=question.context,
+            kv_type=question.kv_type,
+            kv_resident=question.kv_resident,
+            session_bytes=question.session_bytes,
+            draft=question.draft,
+            carve=question.carve,
+        )
+        family = geometry.quant_family
+        host = HostSide.of(profiles[question.host], family, question.ram_bytes)
+        store = Card.of(profiles[question.store], family) if question.store else None
+        times: dict[HostMode, LayerTimes] = {}
+        for names in question.cards:
+            cards = tuple(Card.of(profiles[name], family) for name in names)
+            for mode in question.modes:
+                if progress:
+                    progress(f"{'+'.join(names)}, {geometry.quant or geometry.name}, {mode}")
+                problem = Problem(
+                    needs,
+                    cards,
+                    host,
+                    curve,
+                    preset,
+                    question.miss,
+                    mode,
+                    question.headroom_bytes,
+                    question.p2p,
+                    store,
+                )
+                planner = Planner(problem, times.get(mode))
+                times[mode] = planner.times
+                answers.append(_answer(names, planner))
+    found = Study(question, answers, curve, profiles)
+    _simulate(found, trace, progress)
+    return found
+
+
+def _answer(names: tuple[str, ...], planner: Planner) -> Answer:
+    problem = planner.problem
+    placement = planner.best()
+    answer = Answer(names, problem.needs.geometry, problem.mode, planner, placement, planner.shortfall)
+    if placement is None:
+        answer.limit = explain(problem, planner.shortfall)
+    else:
+        answer.notes = few_slots(problem, placement)
+        answer.roomiest = planner.roomiest() if len(placement.stages) > 1 else placement
+    return answer
+
+
+def _simulate(found: Study, trace: RoutingTrace, progress: Callable[[str], None] | None) -> None:
+    """Run the fastest placements, one of each machine and quantization, so that they differ."""
+    question = found.question
+    host = found.profiles[question.host]
+    if question.ram_bytes is not None:
+        host = with_ram(host, question.ram_bytes)
+    groups: dict[tuple[tuple[str, ...], str], list[Answer]] = {}
+    for answer in sorted(found.answers, key=lambda a: -a.tokens_per_s):
+        if answer.placement:
+            groups.setdefault((answer.cards, answer.geometry.label), []).append(answer)
+    for group in list(groups.values())[: question.simulate]:
+        for answer in group:  # the fastest host mode that the engine takes
+            assert answer.placement is not None
+            if progress:
+                progress(f"simulating {'+'.join(answer.cards)}, {answer.geometry.label}, {answer.mode}")
+            try:
+                answer.simulated = simulate_placement(
+                    answer.placement, fit_geometry(trace, answer.geometry), found.profiles, host,
+                    engine=question.engine, miss=question.miss, p2p=question.p2p,
+                )  # fmt: skip
+                break
+            except SimError as error:
+                answer.notes.append(f"not simulated: {error}")
+
+
+def with_ram(profile: HardwareProfile, ram_bytes: int) -> HardwareProfile:
+    """A profile with other memory; what it could not page-lock of its own it still cannot."""
+    ram = profile.ram
+    locked = HostSide.of(profile, "q4", ram_bytes).pin_limit_bytes
+
+    def value(nbytes: int) -> Quantity:
+        return Quantity(value=nbytes / GIB, kind="assumed", source="as asked")
+
+    changed = ram.model_copy(update={"total_gib": value(ram_bytes), "pin_limit_gib": value(locked)})
+    return profile.model_copy(update={"ram": changed})
