@@ -19,7 +19,8 @@ from sim.preset import load_engine
 from sim.split.cards import Card, HostSide, handoff_ns, together_mb_per_s
 from sim.split.curve import HitCurve
 from sim.split.memory import HOST_MODES, Needs, needs_of, ram_need, spread_slots
-from sim.split.planner import Placement, Planner, Problem
+from sim.split.placement import Placement, Problem
+from sim.split.planner import Planner
 from traces import ModelGeometry, load_model
 from traces.synthetic import generate, load_style
 

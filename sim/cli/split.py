@@ -278,7 +278,7 @@ def _rules(
     from sim.split.cards import Card, HostSide
     from sim.split.curve import HitCurve
     from sim.split.memory import needs_of
-    from sim.split.planner import Problem
+    from sim.split.placement import Problem
     from sim.split.report import in_gb
     from sim.split.rules import parse_rules, report
     from traces import load_model

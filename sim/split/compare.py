@@ -1,4 +1,4 @@
-"""What to say about an answer: whether card speed matters, what the roomiest split gives up, every forced split."""
+"""What to say about an answer: does card speed matter, what the roomiest split gives up, every forced split."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import replace
 from hwmodels.units import GB
 from sim.errors import SimError
 from sim.split.cards import HostSide, together_mb_per_s
-from sim.split.planner import Placement, Planner
+from sim.split.placement import Placement
+from sim.split.planner import Planner
 from sim.split.study import Answer
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from hwmodels.units import GB
 from sim.errors import SimError
 from sim.split.compare import fill_seconds
-from sim.split.planner import Placement
+from sim.split.placement import Placement
 from sim.split.rules import write_rules
 from sim.split.study import Answer, Study
 

@@ -16,7 +16,8 @@ from hwmodels.units import GIB
 from sim.errors import SimError
 from sim.split.cards import handoff_ns
 from sim.split.memory import gib
-from sim.split.planner import Placement, Planner, Problem
+from sim.split.placement import Placement, Problem
+from sim.split.planner import Planner
 from traces import ModelGeometry
 
 KINDS = ("gate", "up", "down")

@@ -17,7 +17,8 @@ from sim.split.cost import LayerTimes
 from sim.split.curve import HitCurve
 from sim.split.limits import explain, few_slots
 from sim.split.memory import HEADROOM_BYTES, HOST_MODES, HostMode, needs_of
-from sim.split.planner import MAX_CARDS, Placement, Planner, Problem, Shortfall
+from sim.split.placement import Placement, Problem, Shortfall
+from sim.split.planner import MAX_CARDS, Planner
 from sim.split.timed import Simulated, simulate_placement
 from traces import ModelGeometry, RoutingTrace, load_model
 

@@ -16,7 +16,7 @@ from sim.errors import SimError
 from sim.pool import Capacity
 from sim.run import RunSpec, simulate
 from sim.split.curve import WARM_SHARE
-from sim.split.planner import Placement
+from sim.split.placement import Placement
 from traces import Phase, RoutingTrace
 
 
