@@ -179,6 +179,8 @@ class CachePool:
         self.evictions = 0
         self.evicted: list[int] = []
         """Keys that left in the last call of `admit`."""
+        self.stuck = False
+        """Whether the last call of `admit` failed because every resident was protected, whoever came."""
         self._learn = eviction.learn
         self._victim = eviction.victim
         self._misses = [0] * pool.keys
@@ -223,6 +225,7 @@ class CachePool:
         """
         pool = self.pool
         self.evicted = []
+        self.stuck = False
         scope, size = pool.scope_of[key], pool.size_of[key]
         capacity = pool.capacity[scope]
         if size > capacity and not self.overflow:
@@ -234,6 +237,7 @@ class CachePool:
                 if self.overflow:
                     break
                 if not forced:
+                    self.stuck = True
                     return False
                 victim = self._victim(self.state, scope, key, self.guard, index + 1)
             if victim < 0 or victim == key:

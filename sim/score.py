@@ -112,10 +112,10 @@ class Run:
         """Whether a policy sees the future, so that the run is a bound and not a candidate."""
         from policies import create
 
-        chosen = [create(kind, str(self.spec[kind])) for kind in ("eviction", "prefetch")]
-        if self.spec["placement"]:
-            chosen.append(create("placement", str(self.spec["placement"])))
-        return any(policy.needs_future for policy in chosen)
+        eviction = create("eviction", str(self.spec["eviction"]))
+        prefetch = create("prefetch", str(self.spec["prefetch"]))
+        placement = create("placement", str(self.spec["placement"] or eviction.default_placement))
+        return eviction.needs_future or prefetch.needs_future or placement.needs_future
 
     @property
     def is_baseline(self) -> bool:

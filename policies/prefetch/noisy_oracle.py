@@ -5,6 +5,7 @@
              so that what was predicted far ahead is still predicted nearby
       wrong: so many others, uniformly drawn, that right / (right + wrong) = precision
       right and wrong ones come in mixed order
+    with decay 1 an event is proposed when it comes into sight and once more when it is next, as by `oracle`
 
 `recall` and `precision` are shares of the experts proposed for the next event, resident ones included; in a
 small model at low precision the layer may not have enough wrong experts, and precision is then higher.
@@ -37,6 +38,8 @@ class NoisyOracleState(NamedTuple):
     marks: Ints
     """(experts,) serial of the prediction that last took the expert."""
     serial: Ints
+    done: Ints
+    """Last event proposed so far."""
     recall: float
     precision: float
     decay: float
@@ -59,7 +62,8 @@ def start_noisy(
         seeds[event] = drawn
     return NoisyOracleState(
         future.keys, future.event_offsets, seeds, alloc.ints(pool.experts), alloc.ints(pool.experts),
-        alloc.ints(1), recall, precision, decay, nearest, furthest, pool.layers, pool.experts, within_pass,
+        alloc.ints(1), alloc.ints(1, -1), recall, precision, decay, nearest, furthest,
+        pool.layers, pool.experts, within_pass,
     )  # fmt: skip
 
 
@@ -111,11 +115,14 @@ def propose_noisy(state: NoisyOracleState, event: Event, keys: Ints, deadlines: 
     """Degraded sets of the events ahead, nearest first."""
     n = 0
     recall = state.recall
+    fresh = state.done[0] + 1
     for distance in range(state.nearest, state.furthest + 1):
         ahead = event.number + distance
         if ahead >= len(state.offsets) - 1 or (state.within_pass and event.layer + distance >= state.layers):
             break
-        n = predict(state, ahead, (event.layer + distance) % state.layers, recall, keys, deadlines, n)
+        if distance == state.nearest or ahead >= fresh or state.decay < 1.0:
+            n = predict(state, ahead, (event.layer + distance) % state.layers, recall, keys, deadlines, n)
+            state.done[0] = max(state.done[0], ahead)
         recall *= state.decay
     return n
 

@@ -57,12 +57,15 @@ class Prefetcher:
         self.staged: list[dict[int, Batch]] = [{} for _ in transfers.h2d]
         """Of each card the ring's experts, oldest first."""
         pool = slots.cache.pool
+        self._stuck: dict[int, int] = {}
+        """Scopes in which nobody could leave any more during this call, with the size that did not fit."""
         self._keys = Lists.ints(pool.keys)
         self._deadlines = Lists.ints(pool.keys)
 
     def propose(self, event: Event, tick: int) -> None:
         """Ask the policy, and send the copies that find room; residents that it wants are protected."""
         cache, stats = self.slots.cache, self.slots.stats
+        self._stuck.clear()
         n = self.policy.propose(self.state, event, self._keys, self._deadlines)
         stats.proposed += n
         for i in range(n):
@@ -85,11 +88,15 @@ class Prefetcher:
             ring = self.staged[self.transfers.card_of[key]]
             return len(ring) < self.frames or self._reclaim(ring, tick)
         cache = self.slots.cache
-        if self.rule == "never-evict":
-            scope = cache.pool.scope_of[key]
-            if cache.used[scope] + cache.pool.size_of[key] > cache.pool.capacity[scope]:
-                return False
-        return self.slots.admit_ahead(key, tick - self.reach)
+        scope, size = cache.pool.scope_of[key], cache.pool.size_of[key]
+        if size >= self._stuck.get(scope, size + 1):
+            return False
+        if self.rule == "never-evict" and cache.used[scope] + size > cache.pool.capacity[scope]:
+            return False
+        admitted = self.slots.admit_ahead(key, tick - self.reach)
+        if cache.stuck:
+            self._stuck[scope] = size
+        return admitted
 
     def _reclaim(self, ring: dict[int, Batch], tick: int) -> bool:
         """Free the oldest buffer whose expert's time has passed, or whose copy can still be dropped then."""

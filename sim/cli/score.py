@@ -1,0 +1,161 @@
+"""`residency score`: runs of one case against each other, ranked by time."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sim.cli import app
+from sim.cli.common import FormatOpt, JsonOpt, ModelOpt, number, open_trace, percent, show, table, warn, write_json
+
+if TYPE_CHECKING:
+    from sim.ceiling import Ceiling
+    from sim.score import Run, Score
+
+
+@app.command()
+def score(
+    paths: Annotated[
+        list[Path], typer.Argument(help="Folder of a sweep, folder of JSON results, or files of `run --json`.")
+    ],
+    trace: Annotated[
+        str | None,
+        typer.Option(help="Their trace: adds perfect prefetch, a missing baseline, gap in misses and regime."),
+    ] = None,
+    model: ModelOpt = None,
+    passes: Annotated[int | None, typer.Option(min=1, help="Passes of the trace that the runs used.")] = None,
+    fmt: FormatOpt = None,
+    json: JsonOpt = None,
+) -> None:
+    """Rank runs by time, with the share of the possible gain that each takes, and what binds it."""
+    from sim.bounds import assess
+    from sim.score import score as score_runs
+
+    runs = [run for path in paths for run in _runs(path)]
+    if trace is None:
+        scores = score_runs(runs)
+    else:
+        recorded = open_trace(trace, fmt, model)
+        if passes is not None and passes < recorded.n_passes:
+            import numpy as np
+
+            recorded = recorded.select_passes(np.arange(recorded.n_passes) < passes)
+        scores = assess(recorded, runs)
+    if json is not None:
+        write_json(json, [made.to_dict() for made in scores])
+        if str(json) == "-":
+            return
+    for case in dict.fromkeys(made.run.case for made in scores):
+        _print([made for made in scores if made.run.case == case])
+
+
+def _runs(path: Path) -> list[Run]:
+    """Runs of a file, of all JSON files of a folder, or of a sweep.
+
+    Raises
+    ------
+    SimError
+        If nothing is there, or it is not a result.
+    """
+    from sim.errors import SimError
+    from sim.score import Run
+
+    if path.is_dir():
+        files = sorted(path.glob("*.json"))
+        if not files or (path / "cells").is_dir():
+            from sim.sweep.dataset import read_dataset
+
+            rows: list[dict[str, Any]] = read_dataset(path).to_dict("records")  # type: ignore[assignment]
+            return [Run.of_row(row, f"{path} cell {row['cell']}") for row in rows if row["status"] == "ok"]
+        return [run for file in files for run in _runs(file)]
+    try:
+        data = jsonlib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SimError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise SimError(f"{path}: not JSON ({error})") from None
+    return [Run.of_json(data, path.name)]
+
+
+def _print(scores: list[Score]) -> None:
+    """One case: a table, then what binds the fastest candidate and what to beware of."""
+    case = jsonlib.loads(scores[0].run.case)
+    capacity = " ".join(f"{k}={v}" for k, v in case["capacity"].items() if v is not None)
+    title = (
+        f"{case['model']} on {' + '.join(case['hardware'])}, engine {case['engine']}, "
+        f"miss {case['miss'] or 'as the engine'}: {capacity}"
+    )
+    columns = ["#", "policies", "tokens/s", "vs base", "headroom %", "hits %"]
+    gap = any(made.gap for made in scores)
+    if gap:
+        columns += ["admission gap", "victim gap"]
+    columns += ["useful MB", "late", "wasted", "harmful"]
+    shown = table(title, columns, left=2)
+    for made in scores:
+        run = made.run
+        cells = [
+            str(made.rank), run.policies + (" *" if run.oracle else ""), number(run.tokens_per_s),
+            "n/a" if made.speedup is None else f"{made.speedup:.3f}x", percent(made.headroom, 1),
+            percent(run.hit_rate, 1),
+        ]  # fmt: skip
+        if gap:
+            cells += [str(made.gap[k]) if made.gap else "n/a" for k in ("admission_share", "victim_share")]
+        cells += [_megabytes(run.prefetch[kind]) for kind in ("useful", "late", "wasted", "harmful")]
+        shown.add_row(*cells)
+    show(shown)
+    if any(made.run.oracle for made in scores):
+        typer.echo("* sees the future: a bound, not a candidate")
+    if gap:
+        lookups = next(made.gap["lookups"] for made in scores if made.gap)
+        typer.echo(
+            f"gaps: misses outside prefill beyond the optimum, of {lookups:,} look-ups (replay without time)"
+        )
+    regime = scores[0].regime
+    if regime is not None:
+        overlap = "n/a" if regime["overlap"] is None else percent(regime["overlap"], 1)
+        typer.echo(
+            f"regime: {regime['slots_per_layer']:.1f} slots a layer = {regime['slots_over_k']:.2f} x k, "
+            f"{regime['cycles']:.2f} token cycles, {percent(regime['cached_share'], 1)} % of all experts, union "
+            f"{number(regime['union_mean'])} an event, overlap with the next token {overlap} %"
+        )
+    first = next((made for made in scores if not made.run.oracle), scores[0])
+    typer.echo(f"{first.run.policies}: {first.run.binds}")
+    warn(_shared_first(scores))
+
+
+def _shared_first(scores: list[Score]) -> list[str]:
+    """Warnings of all runs once, those of single runs with the run's policies."""
+    every = set.intersection(*(set(made.warnings) for made in scores))
+    found = [text for text in scores[0].warnings if text in every]
+    for made in scores:
+        found += [
+            f"{made.run.policies}: {text}"
+            for text in made.warnings
+            if text not in every and "a bound, not a candidate" not in text
+        ]
+    return list(dict.fromkeys(found))
+
+
+def _megabytes(nbytes: int | None) -> str:
+    return "n/a" if nbytes is None else f"{nbytes / 1e6:,.0f}"
+
+
+def print_ceilings(found: list[Ceiling]) -> None:
+    """Table of a run with each limit lifted in turn, and which one binds."""
+    from sim.bounds import time_ns
+    from sim.ceiling import binding_limit
+    from sim.score import binding_sentence
+
+    shown = table("how fast could it be: one limit lifted at a time", ["lifted", "tokens/s", "gain", "then binds"])
+    now = time_ns(found[0].result)
+    for ceiling in found:
+        shown.add_row(
+            ceiling.limit or "nothing", number(ceiling.result.tokens_per_s),
+            f"{now / time_ns(ceiling.result):.2f}x",
+            binding_sentence(ceiling.result).removeprefix("What binds is "),
+        )  # fmt: skip
+    show(shown)
+    typer.echo(binding_limit(found))
