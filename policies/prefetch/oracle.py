@@ -1,6 +1,7 @@
 """The true experts of the next events: the ceiling of any predictor.
 
-    propose: when an event is done, the sets of the next `window` events, nearest first
+    propose: when an event is done, the set of the next event again (what found no room before), then the sets
+             of the events up to `window` ahead that were not in sight yet
 
 `window` counts events, i.e. layers: 1 is the next layer, the model's layers make one token.
 Source: "oracle" arms of Niko1221/Strata PR #3265.
@@ -16,7 +17,7 @@ from policies.protocol import Allocator, Event, Future, Ints, PolicyError, Pool,
 
 
 class OracleState(NamedTuple):
-    """The trace's look-ups; `done` marks the last event already proposed."""
+    """The trace's look-ups; `done` holds the last event proposed so far."""
 
     keys: Sequence[int]
     offsets: Sequence[int]
@@ -49,14 +50,17 @@ class Oracle(PrefetchPolicy):
 
     @staticmethod
     def propose(state: OracleState, event: Event, keys: Ints, deadlines: Ints) -> int:
-        """Sets of the events ahead, nearest first."""
+        """The next event's set, and those that have come into sight."""
         n = 0
         last = min(event.number + state.window, len(state.offsets) - 2)
+        fresh = max(event.number + 2, state.done[0] + 1)
         for ahead in range(event.number + 1, last + 1):
-            for look_up in range(state.offsets[ahead], state.offsets[ahead + 1]):
-                if n == len(keys):
-                    return n
-                keys[n] = state.keys[look_up]
-                deadlines[n] = ahead
-                n += 1
+            if ahead == event.number + 1 or ahead >= fresh:
+                for look_up in range(state.offsets[ahead], state.offsets[ahead + 1]):
+                    if n == len(keys):
+                        return n
+                    keys[n] = state.keys[look_up]
+                    deadlines[n] = ahead
+                    n += 1
+        state.done[0] = max(state.done[0], last)
         return n
