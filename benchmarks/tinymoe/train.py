@@ -61,7 +61,7 @@ def windows(data: dict[str, torch.Tensor], split: str, n: int, generator: np.ran
 
 
 def losses(model: Any, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(cross entropy in nats, load-balance loss: experts x sum over experts of share routed x mean probability)."""
+    """(cross entropy in nats, load-balance loss: experts x sum of share routed x mean probability)."""
     output = model.model(input_ids=batch[:, :-1], output_router_logits=True)
     logits = model.lm_head(output.last_hidden_state)
     main = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())

@@ -1,0 +1,226 @@
+"""From readings to the figures of a profile. Each fit is made for every round apart: median, lowest and highest.
+
+Rates are slopes over the number of experts, set-up times the intercepts beyond the bare layer, so that a
+figure means what the simulator makes of it:
+
+=============================== ====================================================================
+gpu.dense_gb_per_s              two layers that differ in their dense part alone
+gpu.sync_us                     the bare layer less its dense bytes: launch, router, ids on the host
+gpu.launch_us, expert_gb_per_s  intercept and slope of layers with 1 to 8 resident experts
+link.copy_t0_us, h2d_gb_per_s   intercept and slope of layers with 1 to 8 demand copies, their compute
+                                taken off; the rate holds at this size of expert (small copies are slower)
+cpu.dispatch_us, expert rates   intercept and slope of layers (or events) with 1 to 8 experts on the CPU
+dram.stream_gb_per_s            what pool and link reach together, if less than the sum of both alone
+disk                            reads of a cold file by one reader; several lanes past the page cache
+=============================== ====================================================================
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hwmodels.calibrate.card import COUNTS, DENSE_FACTOR
+from hwmodels.calibrate.pool import COUNTS as POOL_COUNTS
+from hwmodels.calibrate.readings import Readings
+from hwmodels.errors import HardwareError
+
+Round = Mapping[str, float]
+LEAST_US = 0.05
+"""An intercept that comes out below zero is noise around a small number; this is written instead."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A fitted number: median over the rounds, its range, and how it was had."""
+
+    value: float
+    low: float
+    high: float
+    how: str
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the rounds differ by more than a quarter of the median."""
+        return self.value > 0 and (self.high - self.low) / self.value > 0.25
+
+
+def line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
+    """(intercept, slope) of the least-squares line.
+
+    Raises
+    ------
+    HardwareError
+        A slope that is not positive: the machine was too noisy to be measured.
+    """
+    mean_x, mean_y = statistics.fmean(xs), statistics.fmean(ys)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / sum(
+        (x - mean_x) ** 2 for x in xs
+    )
+    if slope <= 0:
+        raise HardwareError(
+            "more work took less time: the machine is too busy to be calibrated; try again when idle"
+        )
+    return mean_y - slope * mean_x, slope
+
+
+def _layer(reading: Round, *, now: int = 0, copies: int = 0, cpu: int = 0, dense: bool = False) -> float:
+    tail = f" dense={DENSE_FACTOR}" if dense else ""
+    return reading[f"layer now={now} copies={copies} cpu={cpu}{tail}"]
+
+
+def _us(ns: float) -> float:
+    return max(LEAST_US, ns / 1e3)
+
+
+def fit_card(expert_bytes: int, dense_bytes: int, head_bytes: int) -> Callable[[Round], dict[str, float]]:
+    """Fit of one round of `LayerLoop.benches`."""
+
+    def fit(reading: Round) -> dict[str, float]:
+        bare = _layer(reading)
+        dense = (DENSE_FACTOR - 1) * dense_bytes / max(1.0, _layer(reading, dense=True) - bare)
+        launch, each = line(COUNTS, [_layer(reading, now=n) - bare for n in COUNTS])
+        setup, copied = line(COUNTS, [_layer(reading, copies=n) - bare for n in COUNTS])
+        dispatch, computed = line(COUNTS, [_layer(reading, cpu=n) - bare for n in COUNTS])
+        return {
+            "gpu.dense_gb_per_s.default": dense,
+            "gpu.sync_us": _us(bare - dense_bytes / dense),
+            "gpu.launch_us": _us(launch),
+            "gpu.expert_gb_per_s.default": expert_bytes / each,
+            "link.copy_t0_us": _us(setup - launch),
+            "link.h2d_gb_per_s": expert_bytes / max(1.0, copied - each),
+            "cpu.dispatch_us": _us(dispatch),
+            "cpu.expert_gb_per_s.pinned.default": expert_bytes / computed,
+            "engine.pass_us": _us(reading["head"] - head_bytes / dense),
+        }
+
+    return fit
+
+
+def fit_links(expert_bytes: int) -> Callable[[Round], dict[str, float]]:
+    """Fit of one round of copies alone and of the ceilings."""
+
+    def fit(reading: Round) -> dict[str, float]:
+        def rate(kind: str, source: str) -> float:
+            return expert_bytes / reading[f"{kind} queued source={source} bytes={expert_bytes}"]
+
+        return {
+            "link.d2h_gb_per_s": rate("d2h", "pinned"),
+            "link.h2d_pageable_gb_per_s": rate("h2d", "page_cache"),
+            "link.submit_us": _us(reading[f"h2d submit source=pinned bytes={expert_bytes}"]),
+            "gpu.mem_gb_per_s": 1e9 / reading["card copy"],
+            "gpu.compute_tflops": 1e9 / reading["card product"],
+        }
+
+    return fit
+
+
+def fit_sharing(
+    expert_bytes: int, workers: int, experts: int, copy_bytes: int
+) -> Callable[[Round], dict[str, float]]:
+    """Fit of one round of pool and link together."""
+
+    def fit(reading: Round) -> dict[str, float]:
+        event = experts * expert_bytes
+        pool_alone = event / reading[f"cpu source=pinned workers={workers} experts={experts}"]
+        link_alone = copy_bytes / reading[f"h2d queued source=pinned bytes={copy_bytes} alone=1"]
+        pool = event / max(1.0, reading[f"cpu beside copies experts={experts} workers={workers}"])
+        link = copy_bytes / reading[f"copies beside cpu bytes={copy_bytes} workers={workers}"]
+        shared = pool + link
+        # Nothing lost beyond the noise: the memory is wider than both together, by how much nobody saw.
+        alone = pool_alone + link_alone
+        return {"dram.stream_gb_per_s": max(shared, alone) if shared > 0.95 * alone else shared}
+
+    return fit
+
+
+def fit_pool(
+    expert_bytes: int, sources: Sequence[str], workers: Sequence[int], most: int
+) -> Callable[[Round], dict[str, float]]:
+    """Fit of one round of `pool_benches`: rates by source with all workers, by workers from the first source."""
+
+    def fit(reading: Round) -> dict[str, float]:
+        def slope(source: str, count: int) -> tuple[float, float]:
+            keys = [f"cpu source={source} workers={count} experts={n}" for n in POOL_COUNTS]
+            return line(POOL_COUNTS, [reading[key] for key in keys])
+
+        out = {
+            f"cpu.expert_gb_per_s.{source}.default": expert_bytes / slope(source, most)[1] for source in sources
+        }
+        for count in workers:
+            out[f"cpu.expert_gb_per_s_by_workers.{count}"] = expert_bytes / slope(sources[0], count)[1]
+        out["cpu.dispatch_us"] = _us(slope(sources[0], most)[0])
+        return out
+
+    return fit
+
+
+def fit_disk(expert_bytes: int, lanes: Sequence[int]) -> Callable[[Round], dict[str, float]]:
+    """Fit of one round of `storage_benches` and `fault_benches`."""
+
+    def fit(reading: Round) -> dict[str, float]:
+        small, large = reading["read cold bytes=4096"], reading[f"read cold bytes={expert_bytes}"]
+        warm = reading[f"read warm bytes={expert_bytes}"]
+        direct = [reading.get(f"read direct bytes={expert_bytes} lanes={n}", 0.0) for n in lanes]
+        rates = [expert_bytes / ns for ns in direct if ns > 0]
+        lane = expert_bytes / max(1.0, large - min(small, 0.9 * large))
+        faults = [ns for key, ns in reading.items() if key.startswith("cpu faults")]
+        counts = [int(key.rsplit("=", 1)[1]) for key in reading if key.startswith("cpu faults")]
+        out = {
+            "disk.latency_us": _us(small),
+            "disk.lane_gb_per_s": lane,
+            "disk.seq_gb_per_s": max([lane, *rates]),
+            "disk.read_ahead_gb_per_s": expert_bytes / large,
+            "disk.warm_read_gb_per_s": expert_bytes / warm,
+        }
+        if faults:
+            out["disk.mmap_fault_gb_per_s"] = expert_bytes * counts[0] / faults[0]
+        return out
+
+    return fit
+
+
+def fit_cardless(
+    expert_bytes: int, dense_rows: int, hidden: int, workers: int, latency_ns: float
+) -> Callable[[Round], dict[str, float]]:
+    """Fit of one round for an engine whose card is RAM and CPU: `cpu`, `cpu dense` and `reader` benches."""
+
+    def fit(reading: Round) -> dict[str, float]:
+        events = [reading[f"cpu source=pageable workers={workers} experts={n}"] for n in POOL_COUNTS]
+        launch, each = line(POOL_COUNTS, events)
+        nbytes = 2 * hidden * dense_rows
+        bare, dense = line(
+            [nbytes, 4 * nbytes], [reading[f"cpu dense rows={n}"] for n in (dense_rows, 4 * dense_rows)]
+        )
+        setup, read = line([1, 8], [reading[f"reader state=warm reads={n}"] for n in (1, 8)])
+        _, cold = line([1, 8], [reading[f"reader state=cold reads={n}"] for n in (1, 8)])
+        lane = expert_bytes / max(1.0, cold - read - latency_ns)
+        return {
+            "gpu.expert_gb_per_s.default": expert_bytes / each,
+            "gpu.launch_us": _us(launch),
+            "gpu.dense_gb_per_s.default": 1 / dense,
+            "gpu.sync_us": _us(bare),
+            "gpu.compute_tflops": expert_bytes / each / 1e3,
+            "link.h2d_pageable_gb_per_s": expert_bytes / read,
+            "link.h2d_gb_per_s": expert_bytes / read,
+            "link.copy_t0_us": _us(setup),
+            "disk.lane_gb_per_s": lane,
+            "disk.seq_gb_per_s": lane,
+        }
+
+    return fit
+
+
+def fit_rounds(readings: Readings, fit: Callable[[Round], dict[str, float]], how: str) -> dict[str, Figure]:
+    """Fit every round, and put the rounds together."""
+    fitted = [fit(reading) for reading in readings.rounds]
+    return {
+        name: Figure(
+            statistics.median(found[name] for found in fitted),
+            min(found[name] for found in fitted),
+            max(found[name] for found in fitted),
+            how,
+        )
+        for name in fitted[0]
+    }

@@ -1,0 +1,323 @@
+"""`calibrate`: measure this machine for one model's sizes and write its profile.
+
+With a card everything is measured. Without one there are two uses: a profile whose card, link and page-locked
+rates come from a named profile and whose CPU, page cache and disk are this machine's; or (`cardless`) one whose
+*card* is this machine's RAM and CPU, which is what the live engine without a card needs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hwmodels.calibrate import fit
+from hwmodels.calibrate.pool import dense_benches, pool_benches, worker_counts
+from hwmodels.calibrate.readings import Bench, Readings, measure
+from hwmodels.calibrate.storage import fault_benches, reader_benches, storage_benches
+from hwmodels.calibrate.write import Tables, given, put, quantity, to_toml
+from hwmodels.errors import HardwareError
+from hwmodels.live.card import LiveSizes, has_card, pinned_weights, require_card
+from hwmodels.live.experts import CpuExperts, ExpertShape, max_workers, random_weights
+from hwmodels.live.files import ExpertFile
+
+LANES = (1, 2, 4, 8)
+COPY_SIZES = (1 << 16, 1 << 20, 1 << 22, 1 << 25)
+LEAST_BYTES, MOST_BYTES = 1 << 28, 1 << 31
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was measured and what was made of it."""
+
+    readings: Readings
+    figures: dict[str, fit.Figure]
+    profile_toml: str
+    engine_toml: str
+    """Preset of the live engine on this machine."""
+
+    @property
+    def noisy(self) -> list[str]:
+        """Figures whose rounds differ too much."""
+        return [name for name, figure in self.figures.items() if figure.noisy]
+
+
+def calibrate(
+    sizes: LiveSizes,
+    folder: Path,
+    *,
+    name: str,
+    family: str = "bf16",
+    like: str | None = None,
+    cardless: bool = False,
+    workers: int | None = None,
+    rounds: int = 5,
+    progress: Callable[[str], None] | None = None,
+) -> Calibration:
+    """Measure and fit.
+
+    Parameters
+    ----------
+    sizes
+        Bytes of the model for which rates are wanted; its first layer counts.
+    folder
+        On the drive to be measured; an expert file is made there and taken away again.
+    name
+        Of the profile.
+    family
+        Quantization family that the model is run in; recorded in the sources.
+    like
+        Profile for what cannot be measured here; needed without a card, unless `cardless`.
+    cardless
+        The card of the profile is this machine's RAM and CPU.
+    workers
+        CPU threads; all by default (all but the reading one with `cardless`).
+    rounds
+        Rounds of every measurement.
+
+    Raises
+    ------
+    HardwareError
+        No card and no `like`; a machine too busy to measure; no room for the file.
+    """
+    card = has_card() and not cardless
+    if not card and not cardless and like is None:
+        raise HardwareError("no CUDA card here: name a profile for the card (--like rtx-5070), or use --cardless")
+    most = workers or (max(1, max_workers() - 1) if cardless else max_workers())
+    expert = sizes.expert_bytes[0]
+    shape = ExpertShape.of(expert, sizes.hidden)
+    total = min(MOST_BYTES, max(LEAST_BYTES, sizes.experts * sum(sizes.expert_bytes)))
+    with ExpertFile(folder / f"calibrate-{os.getpid()}.bin", total // expert * expert) as file:
+        try:
+            file.random_access()
+            session = _Session(sizes, shape, file, most, rounds, progress)
+            readings, figures = session.with_card() if card else session.without(cardless)
+        finally:
+            file.path.unlink()
+    tables = _profile(sizes, figures, name, family, like, most, cardless, card)
+    return Calibration(readings, figures, to_toml(tables), to_toml(_engine(figures, name, cardless)))
+
+
+class _Session:
+    """One machine, one model, one set of measurements."""
+
+    def __init__(
+        self, sizes: LiveSizes, shape: ExpertShape, file: ExpertFile, most: int, rounds: int,
+        progress: Callable[[str], None] | None,
+    ) -> None:  # fmt: skip
+        self.sizes, self.shape, self.file = sizes, shape, file
+        self.most, self.rounds, self.progress = most, rounds, progress
+        self.counts = worker_counts(most)
+        self.expert = sizes.expert_bytes[0]
+        self.disk_sizes = (4096, self.expert)
+        self.how = f"experts of {self.expert} bytes, {rounds} interleaved rounds"
+
+    def _storage(self) -> list[Bench]:
+        file = self.file
+        return storage_benches(file, self.disk_sizes, LANES) + fault_benches(file, self.shape, self.most)
+
+    def with_card(self) -> tuple[Readings, dict[str, fit.Figure]]:
+        """Everything."""
+        from hwmodels.calibrate import card
+
+        host = pinned_weights(self.file.nbytes)
+        pinned = host.numpy().view("uint16")
+        pageable = random_weights(self.file.nbytes)
+        self.file.warm()
+        mapped = self.file.mapped()
+        pool = CpuExperts(self.sizes.hidden, self.most)
+        loop = card.LayerLoop(self.sizes, pinned, pool)
+        addresses = {
+            "pinned": int(pinned.ctypes.data),
+            "pageable": int(pageable.ctypes.data),
+            "page_cache": int(mapped.ctypes.data),
+        }
+        copies = card.CopyLoop(addresses, self.file.nbytes)
+        sources = {"pinned": pinned, "pageable": pageable, "page_cache": mapped}
+        benches = [
+            *loop.benches(),
+            *copies.benches(sorted({*COPY_SIZES, self.expert})),
+            *card.ceiling_benches(),
+            *pool_benches(self.shape, sources, self.counts, all_workers=self.most),
+            *card.together_benches(loop),
+        ]
+        first = measure(benches, self.rounds, self.progress)
+        del mapped, sources, benches  # the file must have no mapping when it is to be cold
+        second = measure(self._storage(), min(3, self.rounds), self.progress)
+        dense, head = self.sizes.dense_bytes[0], self.sizes.head_bytes
+        big = min(card.BIG_COPY, card.SLOTS * self.expert)
+        figures = {
+            **self._fit(
+                first, fit.fit_pool(self.expert, ("pinned", "pageable", "page_cache"), self.counts, self.most)
+            ),
+            **self._fit(first, fit.fit_card(self.expert, dense, head)),
+            **self._fit(first, fit.fit_links(self.expert)),
+            **self._fit(first, fit.fit_sharing(self.expert, self.most, 8, big)),
+            **self._fit(second, fit.fit_disk(self.expert, LANES)),
+        }
+        return _joined(first, second), figures
+
+    def without(self, cardless: bool) -> tuple[Readings, dict[str, fit.Figure]]:
+        """CPU, page cache and disk; with `cardless` also what the engine without a card does."""
+        pageable = random_weights(self.file.nbytes)
+        benches = pool_benches(self.shape, {"pageable": pageable}, self.counts, all_workers=self.most)
+        rows = max(1, self.sizes.dense_bytes[0] // 2 // self.sizes.hidden)
+        if cardless:
+            benches += dense_benches(self.shape, pageable, rows, self.most)
+            benches += reader_benches(self.file, self.expert)
+        first = measure(benches, self.rounds, self.progress)
+        second = measure(self._storage(), min(3, self.rounds), self.progress)
+        figures = {
+            **self._fit(first, fit.fit_pool(self.expert, ("pageable",), self.counts, self.most)),
+            **self._fit(second, fit.fit_disk(self.expert, LANES)),
+        }
+        if cardless:
+            latency = figures["disk.latency_us"].value * 1e3
+            figures |= self._fit(first, fit.fit_cardless(self.expert, rows, self.sizes.hidden, self.most, latency))
+        return _joined(first, second), figures
+
+    def _fit(self, readings: Readings, how: Callable[[fit.Round], dict[str, float]]) -> dict[str, fit.Figure]:
+        return fit.fit_rounds(readings, how, self.how)
+
+
+def _joined(first: Readings, second: Readings) -> Readings:
+    """Rounds of both side by side; where one had fewer, its later rounds lack them."""
+    none: dict[str, float] = {}
+    pairs = itertools.zip_longest(first.rounds, second.rounds, fillvalue=none)
+    return Readings([one | two for one, two in pairs])
+
+
+def _profile(
+    sizes: LiveSizes, figures: dict[str, fit.Figure], name: str, family: str, like: str | None, most: int,
+    cardless: bool, card: bool,
+) -> Tables:  # fmt: skip
+    """Tables of the profile: figures, then what is read off the system, then what stays another profile's."""
+    cpu = cpu_name()
+    tables: Tables = {"base": like or "_generic", "name": name, "summary": ""}
+    for path, figure in figures.items():
+        if not path.startswith("engine.") and path != "disk.warm_read_gb_per_s":
+            put(tables, path, quantity(figure))
+    put(tables, "cpu.name", cpu)
+    put(tables, "cpu.cores", given(os.cpu_count() or 1, "measured", "the operating system"))
+    put(tables, "cpu.workers", given(most, "measured", "the workers that the rates were measured with"))
+    pageable = tables["cpu"]["expert_gb_per_s"]["pageable"]
+    rates = tables["cpu"]["expert_gb_per_s"]
+    for source in ("pinned", "page_cache"):
+        if source not in rates and like is None:
+            rates[source] = pageable
+    total, reserve = _memory_gib(), 2.0
+    put(tables, "ram.total_gib", given(total, "measured", "MemTotal of this machine"))
+    put(tables, "ram.os_reserve_gib", given(reserve, "assumed", "a Linux server without a desktop"))
+    put(tables, "ram.pin_limit_gib", given(round(max(0.1, total - reserve), 2), "assumed", "no limit was met"))
+    put(tables, "disk.name", "the drive of the calibration folder")
+    put(tables, "disk.lanes", given(1, "measured", "the live engine reads with one thread, or faults as one"))
+    if card:
+        _describe_card(tables)
+        tables["summary"] = (
+            f"{tables['gpu']['name']}, {cpu}; measured for {family} experts of {sizes.expert_bytes[0]} B"
+        )
+    elif cardless:
+        _describe_ram(tables, figures, total, cpu)
+        tables["summary"] = f"RAM of {cpu} as the card; measured for {family} experts of {sizes.expert_bytes[0]} B"
+    else:
+        tables["summary"] = f"CPU, page cache and disk of {cpu}; card and link of {like}, not measured here"
+    if "dram" not in tables and like is None:
+        put(
+            tables,
+            "dram.stream_gb_per_s",
+            _derived(4 * pageable["default"]["value"], "four times one pool's rate"),
+        )
+    if like is None:
+        put(
+            tables,
+            "dram.theory_gb_per_s",
+            _derived(tables["dram"]["stream_gb_per_s"]["value"], "not known; as stream"),
+        )
+        put(tables, "dram.shared_fraction", given(1.0, "measured", "the figure above is what both reach together"))
+    return tables
+
+
+def _derived(value: float, source: str) -> dict[str, Any]:
+    return given(float(f"{value:.5g}"), "derived", source)
+
+
+def _describe_card(tables: Tables) -> None:
+    torch = require_card()
+    properties = torch.cuda.get_device_properties(0)
+    free, total = torch.cuda.mem_get_info()
+    del free
+    put(tables, "gpu.name", properties.name)
+    put(tables, "gpu.compute_capability", f"sm_{properties.major}{properties.minor}")
+    put(tables, "gpu.vram_total_gib", given(round(total / 2**30, 2), "measured", "CUDA"))
+    put(
+        tables, "gpu.vram_usable_gib", given(round(total / 2**30 - 2, 2), "derived", "total less 2 GiB of context")
+    )
+    put(tables, "link.pcie", _pcie())
+
+
+def _describe_ram(tables: Tables, figures: dict[str, fit.Figure], total: float, cpu: str) -> None:
+    rate = figures["gpu.expert_gb_per_s.default"].value
+    put(tables, "gpu.name", f"RAM and CPU of {cpu}")
+    put(tables, "gpu.compute_capability", "none")
+    put(tables, "gpu.vram_total_gib", given(total, "measured", "MemTotal of this machine"))
+    put(tables, "gpu.vram_usable_gib", given(round(total / 2, 2), "assumed", "half of the RAM for slots"))
+    put(tables, "gpu.mem_gb_per_s", _derived(rate, "the rate of experts"))
+    put(tables, "link.pcie", "none: reads of a file")
+    put(tables, "link.d2h_gb_per_s", _derived(tables["link"]["h2d_gb_per_s"]["value"], "as reads; not used"))
+    put(tables, "link.submit_us", given(0.5, "assumed", "an entry in a queue"))
+
+
+def _engine(figures: dict[str, fit.Figure], name: str, cardless: bool) -> Tables:
+    """The live engine's preset: nothing is launched or planned beyond what the profile's figures hold."""
+    inside = given(
+        0.0, "measured", "inside the profile's sync_us and launch_us, which were measured on whole layers"
+    )
+    passes = figures.get("engine.pass_us")
+    return {
+        "name": f"live-{name}",
+        "summary": "The live executor of sim/live" + (" without a card" if cardless else ""),
+        "source": "residency calibrate",
+        "miss": "fetch",
+        "fill": False,
+        "in_flight": "wait",
+        "overlap": True,
+        "copy_unit": "layer",
+        "plan_us": inside,
+        "combine_us": inside,
+        "dense_launches": inside,
+        "expert_launches": given(1, "measured", "one graph a group; launch_us is that of the graph"),
+        "pass_us": quantity(passes) if passes else given(0.0, "measured", "the head is inside its bytes"),
+    }
+
+
+def cpu_name() -> str:
+    """Model name as the kernel gives it, or the architecture."""
+    try:
+        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text("utf-8"))
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.machine()
+
+
+def _memory_gib() -> float:
+    found = re.search(r"MemTotal:\s*(\d+) kB", Path("/proc/meminfo").read_text("utf-8"))
+    if found is None:
+        raise HardwareError("the system does not say how much memory it has", path="/proc/meminfo")
+    return round(int(found[1]) / 2**20, 2)
+
+
+def _pcie() -> str:
+    """Generation and width that the link has negotiated, as the driver tells."""
+    query = ["nvidia-smi", "--query-gpu=pcie.link.gen.current,pcie.link.width.current", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return "not known"
+    parts = [part.strip() for part in answer.strip().splitlines()[0].split(",")]
+    return f"{parts[0]}.0 x{parts[1]}" if len(parts) == 2 and parts[0].isdigit() else "not known"

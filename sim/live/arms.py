@@ -1,0 +1,215 @@
+"""Arms of a live experiment: what to run, in which order, and the table of results.
+
+Every round runs every arm once, in an order of its own, so that a drift of the machine meets all alike; an arm's
+figure is the median over the rounds. The table has the columns of published runs (so that one reader serves both),
+and beside them what is needed to simulate the same run.
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from hwmodels.calibrate.readings import is_noisy
+from sim.errors import SimError
+from sim.live.measured import Measured
+from sim.live.schedule import LiveChoices, Schedule
+from sim.pool import Capacity
+from traces import Phase, RoutingTrace
+
+PUBLISHED = (
+    "source", "date", "engine_version", "gpu", "n_gpus", "vram_gb", "pcie", "cpu", "ram_gb", "os", "model",
+    "quant", "expert_blob_bytes", "slots", "mode", "flags", "workload", "hit_rate_pct", "tok_s", "ms_token", "ms_gpu",
+    "ms_cpu_experts", "h2d_gbps", "cpu_expert_gbps", "notes",
+)  # fmt: skip
+ADDED = (
+    "group", "profile", "engine", "trace", "passes", "warmup", "slots_per_layer", "scope", "eviction",
+    "placement", "prefetch", "miss", "pcie_share", "fill", "host", "start", "rounds", "tok_s_low",
+    "tok_s_high", "noisy",
+)  # fmt: skip
+COLUMNS = PUBLISHED + ADDED
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One configuration.
+
+    Parameters
+    ----------
+    trace
+        Name of the trace it is run on.
+    slots_per_layer, scope
+        Capacity.
+    host, start
+        Where the experts lie (`arena`, `mmap`) and the state of the page cache at the start.
+    """
+
+    trace: str
+    slots_per_layer: int
+    eviction: str = "lru"
+    prefetch: str = "none"
+    placement: str | None = None
+    miss: str = "fetch"
+    pcie_share: float = 0.5
+    fill: bool = False
+    scope: Literal["global", "layer"] = "global"
+    host: Literal["arena", "mmap"] = "arena"
+    start: Literal["warm", "cold"] = "warm"
+
+    @property
+    def choices(self) -> LiveChoices:
+        """What decides the schedule."""
+        return LiveChoices(
+            Capacity(slots_per_layer=self.slots_per_layer, scope=self.scope),
+            eviction=self.eviction,
+            prefetch=self.prefetch,
+            placement=self.placement,
+            miss=self.miss,
+            pcie_share=self.pcie_share,
+            fill=self.fill,
+        )
+
+    @property
+    def label(self) -> str:
+        """The choices in one line."""
+        parts = [f"{self.slots_per_layer} slots a layer", self.eviction, self.miss]
+        if self.prefetch != "none":
+            parts.append(self.prefetch)
+        if self.host == "mmap":
+            parts.append(f"mmap {self.start}")
+        return ", ".join(parts)
+
+
+def decode_window(trace: RoutingTrace, passes: int) -> RoutingTrace:
+    """The first `passes` decode passes of a trace, as a trace of its own.
+
+    Raises
+    ------
+    SimError
+        If it has fewer.
+    """
+    decode = np.flatnonzero(trace.pass_phase == Phase.DECODE)[:passes]
+    if len(decode) < passes:
+        raise SimError(f"the trace has {len(decode)} decode passes, {passes} are asked for")
+    wanted = np.zeros(trace.n_passes, dtype=bool)
+    wanted[decode] = True
+    return trace.select_passes(wanted)
+
+
+@dataclass
+class Outcome:
+    """All rounds of one arm."""
+
+    arm: Arm
+    schedule: Schedule
+    rounds: list[Measured]
+
+    def tok_s(self, warmup: int) -> list[float]:
+        """Tokens a second of each round, the first `warmup` passes left out."""
+        return [1e9 / float(one.pass_ns[warmup:].mean()) for one in self.rounds]
+
+
+def run_arms(
+    arms: Sequence[Arm],
+    prepare: Callable[[Arm], Schedule],
+    run: Callable[[Arm, Schedule], Measured],
+    rounds: int,
+    *,
+    seed: int = 0,
+    deadline: Callable[[], bool] = lambda: False,
+    progress: Callable[[str], None] | None = None,
+) -> list[Outcome]:
+    """Run all arms, round by round, each round in an order of its own.
+
+    Parameters
+    ----------
+    prepare, run
+        Make an arm's schedule; load and run it once.
+    deadline
+        Asked before each run; once true, the round is broken off and what there is is returned.
+    """
+    outcomes = [Outcome(arm, prepare(arm), []) for arm in arms]
+    drawn = random.Random(seed)
+    for number in range(rounds):
+        order = list(outcomes)
+        drawn.shuffle(order)
+        for outcome in order:
+            if deadline():
+                return outcomes
+            if progress is not None:
+                progress(f"round {number + 1} of {rounds}: {outcome.arm.label}")
+            outcome.rounds.append(run(outcome.arm, outcome.schedule))
+    return outcomes
+
+
+def to_rows(
+    outcomes: Iterable[Outcome], machine: dict[str, Any], trace: RoutingTrace, warmup: int
+) -> list[dict[str, Any]]:
+    """Rows of the table; `machine` gives the columns that say where and when it was run."""
+    geometry = trace.geometry
+    rows = []
+    for outcome in outcomes:
+        if not outcome.rounds:
+            continue
+        arm, schedule = outcome.arm, outcome.schedule
+        speeds = outcome.tok_s(warmup)
+        tok_s = statistics.median(speeds)
+        passes = len(schedule.pass_steps) - 1
+        cpu_ns = statistics.median(float(one.cpu_ns[warmup:].mean()) for one in outcome.rounds)
+        card_ns = statistics.median(float(one.card_ns[warmup:].mean()) for one in outcome.rounds)
+        prefetch = f" --prefetch {arm.prefetch}" if arm.prefetch != "none" else ""
+        rows.append(
+            dict.fromkeys(COLUMNS, "")
+            | machine
+            | {
+                "model": geometry.name,
+                "quant": geometry.quant,
+                "expert_blob_bytes": geometry.expert_bytes[0],
+                "slots": arm.slots_per_layer * geometry.n_layers,
+                "mode": arm.host,
+                "flags": f"--eviction {arm.eviction} --miss {arm.miss}{prefetch}",
+                "workload": f"{arm.trace}, {passes} decode passes, the first {warmup} not counted",
+                "hit_rate_pct": round(100 * schedule.hits / schedule.lookups, 3),
+                "tok_s": round(tok_s, 3),
+                "ms_token": round(1e3 / tok_s, 4),
+                "ms_gpu": round(card_ns / 1e6, 4) if card_ns else "",
+                "ms_cpu_experts": round(cpu_ns / 1e6, 4) if cpu_ns else "",
+                "notes": f"bytes: demand {schedule.copied_bytes}, ahead {schedule.ahead_bytes}, "
+                f"cpu {schedule.cpu_bytes}",
+                "trace": arm.trace,
+                "passes": passes,
+                "warmup": warmup,
+                "slots_per_layer": arm.slots_per_layer,
+                "scope": arm.scope,
+                "eviction": arm.eviction,
+                "placement": arm.placement or "",
+                "prefetch": arm.prefetch,
+                "miss": arm.miss,
+                "pcie_share": arm.pcie_share if arm.miss == "hybrid" else "",
+                "fill": int(arm.fill),
+                "host": arm.host,
+                "start": arm.start,
+                "rounds": len(speeds),
+                "tok_s_low": round(min(speeds), 3),
+                "tok_s_high": round(max(speeds), 3),
+                "noisy": int(is_noisy(speeds)),
+            }
+        )
+    return rows
+
+
+def write_rows(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write the table, aside and then renamed."""
+    aside = path.with_name(f".{path.name}.part")
+    with aside.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    aside.replace(path)
