@@ -12,9 +12,12 @@
     Into a ring of `slots` buffers a card, beside the slots and on top of their capacity. At its demand the expert
     becomes a resident without another copy if admission lets it in, and leaves the ring otherwise. A buffer
     whose expert was not wanted in time is taken for the next proposal.
+`pages`
+    Nowhere on the card: an expert of a file that is not in the page cache is read into it, if the drive is idle.
+    It then counts as a copy that was asked for, and its bytes are the drive's.
 
 Source: Strata and Infernix (16 staging slots, promotion by role change), JustVugg/colibri #474 and #497 (guard),
-aosama/astronomical #537 (never evicting).
+aosama/astronomical #537 (never evicting), Strata's look-ahead on mapped model files (pages).
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from dataclasses import dataclass
 
 from sim.errors import SimError
 
-RULES = {"free": None, "guarded": "events", "never-evict": None, "staging": "slots"}
+RULES = {"free": None, "guarded": "events", "never-evict": None, "staging": "slots", "pages": None}
 """Rules and the parameter that each takes."""
 DEFAULTS = {"guarded": 0, "staging": 16}
 

@@ -7,7 +7,14 @@
     prefetch = "oracle:window=4"
     miss = "fetch"
 
-Every field of `sim.run.RunSpec` may be set; a key that is none of them is refused, with the valid ones.
+Every field of `sim.run.RunSpec` may be set; a key that is none of them is refused, with the valid ones. What is
+not set comes from the engine's preset, if it names it.
+
+    trace = "synthetic"
+    synthetic = { style = "qwen3.8-flash-next", tokens = 300, seed = 1 }   # the generator's arguments; needs model
+    windows = { rows = 3.5, emitted = 2.6 }     # decode passes merged into verify windows
+    chunk = 512                                 # prompts in passes of so many tokens
+    vram = { context = 4096, kv = "int8", kv_resident = 20480, draft = true }   # capacity: what the card has left
 """
 
 from __future__ import annotations
@@ -18,24 +25,37 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from hwmodels.registry import load_profile
 from hwmodels.units import parse_size
 from sim.errors import SimError
 from sim.pool import Capacity
+from sim.preset import load_engine
 from sim.run import RunSpec
+from sim.vram import card_budget
+from traces import RoutingTrace, load_model
 
-TRACE_KEYS = ("trace", "format", "model", "passes")
-CAPACITY_KEYS = ("capacity", "slots_per_layer", "card_capacity", "scope")
+TRACE_KEYS = ("trace", "format", "model", "passes", "synthetic", "windows", "chunk")
+CAPACITY_KEYS = ("capacity", "slots_per_layer", "card_capacity", "scope", "vram")
+VRAM_KEYS = {"context": "context", "kv": "kv_type", "kv_resident": "kv_resident", "draft": "draft"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Scenario:
-    """A trace to open and the run to make of it; `passes` limits the run to the first so many passes."""
+    """A trace to open and the run to make of it.
+
+    `passes` limits the run to the first so many passes; `synthetic`, `windows` and `chunk` are the file's tables.
+    """
 
     trace: str
     spec: RunSpec
     format: str | None = None
     model: str | None = None
     passes: int | None = None
+    synthetic: dict[str, Any] | None = None
+    windows: dict[str, float] | None = None
+    chunk: int | None = None
 
 
 def valid_keys() -> list[str]:
@@ -62,6 +82,7 @@ def build_scenario(data: dict[str, Any], where: object = "scenario") -> Scenario
         if key not in data:
             raise SimError(f"{where}: {key} is missing")
     fields = {f.name: f for f in dataclasses.fields(RunSpec)}
+    data = dict(load_engine(str(data.get("engine", "generic"))).policy) | data
     values: dict[str, Any] = {"capacity": _capacity(data, where)}
     for key, value in data.items():
         if key in TRACE_KEYS or key in CAPACITY_KEYS:
@@ -70,7 +91,54 @@ def build_scenario(data: dict[str, Any], where: object = "scenario") -> Scenario
     passes = data.get("passes")
     if passes is not None and (not isinstance(passes, int) or passes < 1):
         raise SimError(f"{where}: passes is {passes!r}, expected a whole number above 0")
-    return Scenario(str(data["trace"]), RunSpec(**values), data.get("format"), data.get("model"), passes)
+    return Scenario(
+        str(data["trace"]), RunSpec(**values), data.get("format"), data.get("model"), passes,
+        data.get("synthetic"), data.get("windows"), data.get("chunk"),
+    )  # fmt: skip
+
+
+def open_scenario_trace(scenario: Scenario) -> RoutingTrace:
+    """The trace of a scenario, with its windows and chunks made and cut to its passes.
+
+    Raises
+    ------
+    SimError, TraceError
+        A file that no reader takes, a generator or window table that is not valid.
+    """
+    from sim.cli.common import open_trace
+    from traces.windows import chunk_prefill, compose_windows
+
+    if scenario.synthetic is not None or scenario.trace == "synthetic":
+        trace = _generate(scenario)
+    else:
+        trace = open_trace(scenario.trace, scenario.format, scenario.model)
+    if scenario.chunk is not None:
+        trace = chunk_prefill(trace, scenario.chunk)
+    if scenario.windows is not None:
+        if set(scenario.windows) != {"rows", "emitted"}:
+            raise SimError(f"windows has {', '.join(scenario.windows)}, expected rows and emitted")
+        trace = compose_windows(trace, **scenario.windows)
+    if scenario.passes is not None and scenario.passes < trace.n_passes:
+        trace = trace.select_passes(np.arange(trace.n_passes) < scenario.passes)
+    return trace
+
+
+def _generate(scenario: Scenario) -> RoutingTrace:
+    """Synthetic trace of the scenario's model."""
+    from traces.synthetic import generate, load_style
+
+    if scenario.synthetic is None or scenario.model is None:
+        raise SimError('trace "synthetic" needs a table `synthetic` and a `model`')
+    table = dict(scenario.synthetic)
+    style = load_style(str(table.pop("style", "qwen3.8-flash-next")))
+    known = ("tokens", "prompt_tokens", "requests", "seed", "draft_tokens", "acceptance")
+    changes = {key: table.pop(key) for key in list(table) if key in type(style).model_fields}
+    for key in table:
+        if key not in known:
+            raise SimError(
+                f"synthetic: unknown key {key!r} (known: style, {', '.join(known)}, or one of the style's)"
+            )
+    return generate(load_model(scenario.model), style.model_copy(update=changes), **table)
 
 
 def load_scenario(path: str | Path) -> Scenario:
@@ -83,13 +151,20 @@ def load_scenario(path: str | Path) -> Scenario:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SimError(f"{path}: not valid TOML ({error})") from None
     scenario = build_scenario(data, path)
+    return from_folder(scenario, path.parent)
+
+
+def from_folder(scenario: Scenario, folder: Path) -> Scenario:
+    """A relative trace path is taken from the file's folder."""
     source = scenario.trace
-    if not source.startswith("bundled:") and not Path(source).is_absolute():
-        scenario = dataclasses.replace(scenario, trace=str(path.parent / source))
+    if source != "synthetic" and not source.startswith("bundled:") and not Path(source).is_absolute():
+        scenario = dataclasses.replace(scenario, trace=str(folder / source))
     return scenario
 
 
 def _capacity(data: dict[str, Any], where: object) -> Capacity:
+    if "vram" in data:
+        return _left_on_card(data, where)
     cards = data.get("card_capacity")
     try:
         return Capacity(
@@ -102,6 +177,20 @@ def _capacity(data: dict[str, Any], where: object) -> Capacity:
         raise SimError(f"{where}: {error}") from None
 
 
+def _left_on_card(data: dict[str, Any], where: object) -> Capacity:
+    """Capacity that a card has left beside model and context."""
+    table, hardware = data["vram"], data["hardware"]
+    if not isinstance(table, dict) or not isinstance(hardware, str) or "model" not in data:
+        raise SimError(f"{where}: vram is a table, and needs one card in hardware and a model")
+    for key in table:
+        if key not in VRAM_KEYS:
+            raise SimError(f"{where}: vram: unknown key {key!r} (known: {', '.join(VRAM_KEYS)})")
+    choices = {VRAM_KEYS[key]: value for key, value in table.items()}
+    budget = card_budget(load_model(data["model"]), load_profile(hardware), **choices)
+    budget.require()
+    return Capacity(total_bytes=budget.cache_bytes, scope=data.get("scope", "global"))
+
+
 def _value(key: str, value: Any, field: dataclasses.Field[Any], where: object) -> Any:
     """A value in the type that `RunSpec` wants; tuples may be given as one item or a list."""
     kind = str(field.type)
@@ -111,9 +200,10 @@ def _value(key: str, value: Any, field: dataclasses.Field[Any], where: object) -
         if not all(isinstance(item, wanted) for item in items):
             raise SimError(f"{where}: {key} is {value!r}, expected {wanted.__name__} or a list of it")
         return tuple(items)
-    for name, wanted in (("str", str), ("bool", bool), ("float", (int, float)), ("int", int)):
+    kinds: tuple[tuple[str, Any], ...] = (("str", str), ("bool", bool), ("float", (int, float)), ("int", int))
+    for name, expected in kinds:
         if name in kind or ("Literal" in kind and name == "str") or (name == "str" and kind in _STR_ALIASES):
-            if not isinstance(value, wanted) or (isinstance(value, bool) and name != "bool"):
+            if not isinstance(value, expected) or (isinstance(value, bool) and name != "bool"):
                 raise SimError(f"{where}: {key} is {value!r}, expected {name}")
             return value
     return value

@@ -12,11 +12,12 @@ from sim.channels.shared import SharedNet
 
 
 class Segment:
-    """Part of an event's work: bytes of one source."""
+    """Part of an event's work: bytes of one source; `fault` asks for bytes that are read once the pool is there."""
 
-    __slots__ = ("label", "mb_per_s", "nbytes", "ready", "solo_ns")
+    __slots__ = ("fault", "label", "mb_per_s", "nbytes", "ready", "solo_ns")
 
     def __init__(self, nbytes: int, solo_ns: int, mb_per_s: int, ready: bool = True, label: str = "") -> None:
+        self.fault: Callable[[], None] | None = None
         self.nbytes = nbytes
         self.solo_ns = solo_ns
         self.mb_per_s = mb_per_s
@@ -75,6 +76,8 @@ class CpuPool:
             self.net.start(segment.solo_ns, segment.mb_per_s, self.servers, self._segment_done)
         else:
             self._waiting_since = self.net.env.now
+            if segment.fault is not None:
+                segment.fault()
 
     def _segment_done(self) -> int:
         segment = self._segments[self._at]

@@ -13,10 +13,8 @@ from sim.cli.common import (
     FormatOpt,
     JsonOpt,
     ModelOpt,
-    ScopeOpt,
     SlotsOpt,
     number,
-    open_trace,
     percent,
     show,
     table,
@@ -25,6 +23,7 @@ from sim.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from sim.arms import Arm
     from sim.result import RunResult
     from traces import RoutingTrace
 
@@ -32,8 +31,11 @@ if TYPE_CHECKING:
 @app.command()
 def run(
     scenario: Annotated[
-        Path | None,
-        typer.Argument(metavar="[SCENARIO.toml]", help="Scenario file; or give the choices as options."),
+        str | None,
+        typer.Argument(
+            metavar="[SCENARIO.toml]",
+            help="Scenario file, of one run or of arms in order, or case:NAME; or give the choices as options.",
+        ),
     ] = None,
     trace: Annotated[str | None, typer.Option(help="Trace file of any known format, or bundled:NAME.")] = None,
     hardware: Annotated[
@@ -46,16 +48,25 @@ def run(
         list[str] | None, typer.Option(help="Room for experts of each card, in order; instead of --capacity.")
     ] = None,
     layers_each: Annotated[list[int] | None, typer.Option(help="MoE layers of each card, in order.")] = None,
-    scope: ScopeOpt = "global",
-    eviction: Annotated[str, typer.Option(help="Who leaves: NAME or NAME:param=value.")] = "lru",
-    admission: Annotated[str, typer.Option(help="Which misses may take a slot.")] = "always",
+    scope: Annotated[str | None, typer.Option(help="global (one pool) or layer (a quota for each layer).")] = None,
+    eviction: Annotated[
+        str | None, typer.Option(help="Who leaves: NAME or NAME:param=value; the engine's, or lru.")
+    ] = None,
+    admission: Annotated[
+        str | None, typer.Option(help="Which misses may take a slot; the engine's, or always.")
+    ] = None,
     prefetch: Annotated[str, typer.Option(help="Who comes early.")] = "none",
     placement: Annotated[str | None, typer.Option(help="Who is resident at the start.")] = None,
     engine: Annotated[str, typer.Option(help="Engine preset, NAME or FILE.toml.")] = "generic",
     miss: Annotated[
         str | None, typer.Option(help="cpu, fetch, hybrid or stream; the preset's by default.")
     ] = None,
-    host: Annotated[str, typer.Option(help="How the host holds the experts: arena or mmap.")] = "arena",
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="How the host holds the experts: arena, mmap, gguf-in-place, resident, budget:gib=N or flash."
+        ),
+    ] = None,
     start: Annotated[str, typer.Option(help="Page cache at the start: warm or cold.")] = "warm",
     passes: Annotated[int | None, typer.Option(min=1, help="Only the first so many passes.")] = None,
     fmt: FormatOpt = None,
@@ -65,14 +76,21 @@ def run(
     """Simulate one run in time: tokens per second, where the time goes, from where experts were served."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from sim.arms import load_arms
     from sim.errors import SimError
     from sim.run import simulate
-    from sim.scenario import build_scenario, load_scenario
+    from sim.scenario import build_scenario, open_scenario_trace
 
     if scenario is not None:
         if trace or hardware or capacity:
             raise SimError("give either a scenario file or options, not both")
-        chosen = load_scenario(scenario)
+        arms = load_arms(scenario)
+        if len(arms) > 1:
+            if timeline is not None:
+                raise SimError("a timeline is of one run; this scenario has several arms")
+            _run_arms(arms, json)
+            return
+        chosen = arms[0].scenario
     else:
         if trace is None or not hardware:
             raise SimError("give a scenario file, or at least --trace, --hardware and --capacity")
@@ -84,11 +102,7 @@ def run(
             "start": start,
         }  # fmt: skip
         chosen = build_scenario({k: v for k, v in options.items() if v is not None}, "options")
-    recorded = open_trace(chosen.trace, chosen.format, chosen.model)
-    if chosen.passes is not None and chosen.passes < recorded.n_passes:
-        import numpy as np
-
-        recorded = recorded.select_passes(np.arange(recorded.n_passes) < chosen.passes)
+    recorded = open_scenario_trace(chosen)
     quiet = str(json) == "-"
     with Progress(
         TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("passes"), TimeRemainingColumn(),
@@ -106,6 +120,44 @@ def run(
     if timeline is not None:
         typer.echo(f"timeline: {timeline} (open it at ui.perfetto.dev)")
     warn(result.warnings)
+
+
+def _run_arms(arms: tuple[Arm, ...], json: Path | None) -> None:
+    """Run a scenario of several arms and print one line each."""
+    from sim.arms import run_arms
+    from sim.result import CAUSES
+
+    quiet = str(json) == "-"
+    found = run_arms(arms, done=lambda one: None if quiet else typer.echo(f"{one.arm.name}: done", err=True))
+    if json is not None:
+        write_json(
+            json,
+            [
+                {"arm": one.arm.name, "measured_tok_s": one.arm.measured_tok_s, "error": one.error}
+                | {"result": one.result.to_dict()}
+                for one in found
+            ],
+        )
+        if quiet:
+            return
+    shown = table(None, ["arm", "tokens/s", "measured", "error %", "VRAM hits %", "ms a pass", "RAM load s"])
+    causes = [c for i, c in enumerate(CAUSES) if any(one.result.pass_causes[:, i].any() for one in found)]
+    where = table("ms a pass by cause", ["arm", *causes])
+    for one in found:
+        result, passes = one.result, max(1, int((one.result.pass_phase != 0).sum()))
+        sums = result.pass_causes[result.pass_phase != 0].sum(axis=0)
+        shown.add_row(
+            one.arm.name,
+            number(result.tokens_per_s),
+            number(one.arm.measured_tok_s),
+            percent(one.error, 1),
+            percent(result.decode_hit_rate(), 1),
+            number(result.decode_ns / passes / 1e6),
+            number(result.load_ns / 1e9, 1),
+        )
+        where.add_row(one.arm.name, *(number(int(sums[CAUSES.index(c)]) / passes / 1e6) for c in causes))
+    show(shown, where)
+    warn(sorted({warning for one in found for warning in one.result.warnings}))
 
 
 def _print(trace: RoutingTrace, result: RunResult) -> None:

@@ -75,12 +75,20 @@ class Prefetcher:
                     cache.guard[key] = deadline
             elif self.frames and (batch := self.staged[self.transfers.card_of[key]].get(key)) is not None:
                 batch.deadline = max(batch.deadline, deadline)
+            elif self.rule == "pages":
+                self._warm(key)
             elif self.budget_bytes is not None and self.spent_bytes + self.slots.sizes[key] > self.budget_bytes:
                 stats.over_budget += 1
             elif self._room(key, tick):
                 self._copy(key, deadline)
             else:
                 stats.refused += 1
+
+    def _warm(self, key: int) -> None:
+        """Read pages of `key` ahead, unless the drive has other things to do."""
+        if not self.transfers.disk.active and self.transfers.host.warm(key):
+            self.slots.stats.issued += 1
+            self.slots.stats.issued_bytes += self.slots.sizes[key]
 
     def _room(self, key: int, tick: int) -> bool:
         """Make room for `key` as the rule has it; `tick`: whose members at least are protected."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import simpy
@@ -476,7 +477,11 @@ class SimPyEngine:
             if source == DISK:
                 ns = costs.cpu(PAGE_CACHE, layer, rows)
                 segment = Segment(sizes[key], ns, costs.cpu_mb_per_s[PAGE_CACHE], False, "experts from disk")
-                self.transfers.host.read(key, lambda s=segment: self.transfers.cpu.arrived(s))  # type: ignore[misc]
+                read = partial(self.transfers.host.read, key, partial(self.transfers.cpu.arrived, segment))
+                if self.transfers.host.plan.access == "direct":
+                    read()
+                else:  # a page fault happens where the pool touches the bytes
+                    segment.fault = read
                 late.append(segment)
             else:
                 totals[source][0] += sizes[key]
