@@ -16,6 +16,7 @@ import numpy as np
 
 from hwmodels.registry import load_profile
 from hwmodels.vram import FLASH_NEXT_SESSION, Weights, session_lines, vram_budget
+from policies import create
 from sim.pool import Capacity
 from sim.result import RunResult
 from sim.run import RunSpec, simulate
@@ -32,6 +33,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "lru, misses on CPU": {"eviction": "lru", "miss": "cpu"},
     "lfru + oracle, 1 layer": {"eviction": "lfru", "prefetch": "oracle:window=1"},
 }
+LOOK_AHEAD = "perfect look-ahead"
 BEST: dict[str, Any] = {"eviction": "belady", "prefetch": "oracle:window=48"}
 """Perfect look-ahead of one token with the best eviction: the other end of the headroom scale."""
 CONTEXT_TOKENS = 32_768
@@ -45,6 +47,7 @@ class DemoRun:
     policy: str
     result: RunResult
     capacity_bytes: int
+    sees_future: bool
 
 
 def expert_room(hardware: str, geometry: ModelGeometry) -> int:
@@ -55,7 +58,7 @@ def expert_room(hardware: str, geometry: ModelGeometry) -> int:
 
 
 def demo_specs(geometry: ModelGeometry) -> list[tuple[str, str, RunSpec]]:
-    """(machine, policy, choices) of every run, the best possible one of each machine last."""
+    """(machine, policy, choices) of every run, perfect look-ahead last on each machine."""
     specs = []
     for hardware in MACHINES:
         # The published mix of these engines serves from RAM; the arena fits each machine's memory.
@@ -63,7 +66,7 @@ def demo_specs(geometry: ModelGeometry) -> list[tuple[str, str, RunSpec]]:
             hardware=(hardware,), capacity=Capacity(total_bytes=expert_room(hardware, geometry)), miss="fetch"
         )
         specs += [(hardware, name, replace(base, **choice)) for name, choice in POLICIES.items()]
-        specs.append((hardware, "best possible", replace(base, **BEST)))
+        specs.append((hardware, LOOK_AHEAD, replace(base, **BEST)))
     return specs
 
 
@@ -83,9 +86,17 @@ def run_demo(passes: int | None, workers: int, progress: Callable[[int], None]) 
                 found[jobs[job]] = job.result()
                 progress(len(found))
     return [
-        DemoRun(machine, policy, found[i], spec.capacity.total_bytes or 0)
+        DemoRun(machine, policy, found[i], spec.capacity.total_bytes or 0, _sees_future(spec))
         for i, (machine, policy, spec) in enumerate(specs)
     ]
+
+
+def _sees_future(spec: RunSpec) -> bool:
+    """Whether a policy of the run, or the set that it starts from, knows the trace in advance."""
+    eviction = create("eviction", spec.eviction)
+    placement = create("placement", spec.placement or eviction.default_placement)
+    chosen = (eviction, create("prefetch", spec.prefetch), placement)
+    return any(policy.needs_future for policy in chosen)
 
 
 def demo_trace(passes: int | None) -> RoutingTrace:

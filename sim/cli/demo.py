@@ -21,7 +21,7 @@ def demo(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from hwmodels.registry import load_profile
-    from sim.demo import MACHINES, POLICIES, TRACE, demo_trace, run_demo
+    from sim.demo import LOOK_AHEAD, MACHINES, POLICIES, TRACE, demo_trace, run_demo
     from sim.score import binding_sentence
 
     total = len(MACHINES) * (len(POLICIES) + 1)
@@ -35,10 +35,11 @@ def demo(
     data = []
     for machine in MACHINES:
         here = {run.policy: run for run in runs if run.machine == machine}
-        best = here.pop("best possible")
-        base_ns, best_ns = here["lru"].result.decode_ns, best.result.decode_ns
-        gib = best.capacity_bytes / 2**30
-        slots = best.capacity_bytes // max(geometry.expert_bytes)
+        ahead = here.pop(LOOK_AHEAD)
+        base_ns = here["lru"].result.decode_ns
+        best_ns = min(run.result.decode_ns for run in (ahead, *here.values()))
+        gib = ahead.capacity_bytes / 2**30
+        slots = ahead.capacity_bytes // max(geometry.expert_bytes)
         shown = table(
             f"{load_profile(machine).summary}\n"
             f"{gib:.2f} GiB for experts, about {slots:,} of {geometry.n_experts:,}",
@@ -60,7 +61,7 @@ def demo(
             cpu = sum(share or 0.0 for tier, share in shares.items() if tier.startswith("cpu"))
             gain = (base_ns - result.decode_ns) / (base_ns - best_ns) if base_ns > best_ns else None
             shown.add_row(
-                run.policy,
+                run.policy + (" *" if run.sees_future else ""),
                 number(result.tokens_per_s),
                 number(result.ms_per_token),
                 percent(shares["vram"], 1),
@@ -70,15 +71,17 @@ def demo(
                 percent(gain, 0),
             )
             data.append({"machine": machine, "policy": run.policy, "headroom_captured": gain} | result.to_dict())
-        shown.add_row("best possible", number(best.result.tokens_per_s), number(best.result.ms_per_token))
-        data.append(
-            {"machine": machine, "policy": "best possible", "headroom_captured": 1.0} | best.result.to_dict()
-        )
+        shown.add_row(LOOK_AHEAD + " *", number(ahead.result.tokens_per_s), number(ahead.result.ms_per_token))
+        data.append({"machine": machine, "policy": LOOK_AHEAD} | ahead.result.to_dict())
         show(shown)
-        typer.echo(f"{ranked[0].policy} is fastest. {binding_sentence(ranked[0].result)}\n")
+        first = next(run for run in ranked if not run.sees_future)
+        typer.echo(
+            f"Of those that do not see the future, {first.policy} is fastest. {binding_sentence(first.result)}\n"
+        )
     typer.echo(
-        f"The trace is synthetic ({TRACE}): generated to look like published statistics of Qwen3.8-Flash-Next. "
-        "Best possible: perfect look-ahead of one token with Belady's eviction on the same link and slots."
+        f"* sees the future. The trace is synthetic ({TRACE}): generated to look like published statistics of "
+        "Qwen3.8-Flash-Next.\nHeadroom captured: 0 for lru, 100 for the fastest of all rows; the last row is "
+        "perfect look-ahead of one token\nwith Belady's eviction on the same link and slots."
     )
     if json is not None:
         write_json(json, data)
