@@ -12,7 +12,7 @@ from sim.channels.shared import SharedNet
 
 
 class Segment:
-    """Part of an event's work: bytes of one source; `fault` asks for bytes that are read once the pool is there."""
+    """Part of an event's work: bytes of one source; `fault` asks for those that are read only when needed."""
 
     __slots__ = ("fault", "label", "mb_per_s", "nbytes", "ready", "solo_ns")
 
