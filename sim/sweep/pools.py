@@ -7,6 +7,7 @@ recorded as failed.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
@@ -17,10 +18,8 @@ from typing import Any
 from sim.errors import SimError
 from sim.sweep.cells import Cell
 from sim.sweep.rows import failed_row
-from sim.sweep.worker import Outcome, ignore_interrupt, run_cell
+from sim.sweep.worker import Outcome, run_cell, settle
 
-IDLE_S = 30
-"""Local workers leave after this long without work, so that none outlives a main process that was killed."""
 CONNECT = "20s"
 """How long a Dask scheduler may take to answer."""
 DIED = "its worker process died (killed, or out of memory)"
@@ -60,7 +59,7 @@ def local(workers: int) -> MakePool:
         from joblib.externals.loky import ProcessPoolExecutor
 
         count = number or workers
-        executor = ProcessPoolExecutor(count, timeout=IDLE_S, initializer=ignore_interrupt)
+        executor = ProcessPoolExecutor(count, initializer=settle, initargs=(os.getpid(),))
         try:
             yield Pool(executor, 1 if number else 2 * count)
         finally:

@@ -131,7 +131,7 @@ def _run(
     if progress is not None:
         progress(done, len(cells))
 
-    with (folder / LOG).open("a", encoding="utf-8") as log:
+    with (folder / LOG).open("a", encoding="utf-8", buffering=1) as log:
 
         def collect(cell: Cell, outcome: Outcome) -> None:
             nonlocal done

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import threading
 import time
 from dataclasses import dataclass
 
@@ -42,6 +43,13 @@ def run_cell(cell: Cell) -> Outcome:
     return Outcome(row, time.perf_counter() - began, os.getpid(), peak)
 
 
-def ignore_interrupt() -> None:
-    """Ctrl-C reaches every process of the terminal; it is the main one that stops the sweep."""
+def settle(parent: int) -> None:
+    """Begin a local worker: Ctrl-C is left to the main process, and when that is gone the worker goes too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
