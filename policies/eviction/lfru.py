@@ -69,9 +69,9 @@ class Lfru(EvictionPolicy):
             if bucket >= 0:
                 after = state.buckets.next[bucket]
                 unlink(state.members, key)
-                _join(state, state.scope_of[key], key, after)
                 if state.members.size[bucket] == 0:
                     _free(state, bucket)
+                _join(state, state.scope_of[key], key, after)
 
     @staticmethod
     def insert(state: LfruState, key: int) -> None:

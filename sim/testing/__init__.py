@@ -1,0 +1,29 @@
+"""Checks that any policy can run, built-in or a stranger's, and what they are made of.
+
+    from sim.testing import check_admission, check_eviction
+    check_eviction(MyPolicy())
+
+Each law is a function of its own, so that a test suite can name the one that fails:
+
+    @pytest.mark.parametrize("check", EVICTION_CHECKS, ids=lambda check: check.__name__)
+    def test_my_policy(check):
+        check(MyPolicy())
+
+`sim.testing.strategies` has hypothesis strategies for geometries, traces and capacities; `sim.testing.optimum`
+the best possible hits of tiny traces, by trying everything.
+"""
+
+from sim.testing.admission import ADMISSION_CHECKS, check_admission
+from sim.testing.eviction import EVICTION_CHECKS, check_eviction
+from sim.testing.optimum import best_hits
+from sim.testing.watched import WatchedPool, replay_watched
+
+__all__ = [
+    "ADMISSION_CHECKS",
+    "EVICTION_CHECKS",
+    "WatchedPool",
+    "best_hits",
+    "check_admission",
+    "check_eviction",
+    "replay_watched",
+]

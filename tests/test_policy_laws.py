@@ -1,0 +1,85 @@
+"""Every registered policy runs the published conformance suite, with its defaults and with other parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from policies import available, create
+from policies.protocol import PolicyError
+from policies.registry import describe
+from sim.testing import ADMISSION_CHECKS, EVICTION_CHECKS, check_admission, check_eviction
+
+EVICTION = [
+    *available("eviction"),
+    "lfu:counts=in-cache",
+    "lfu:counts=decayed,half_life_tokens=0.01",
+    "clock:insert_bit=1",
+    "lru-k:k=1",
+    "lru-k:k=4",
+    "hyperbolic:sample=3,seed=9",
+    "s3fifo:threshold=1,ghost_share=1.0",
+    "s3fifo:ghost_share=0",
+    "slru:protected_share=0",
+    "wtinylfu:sample_factor=1",
+    "belady-window:window_tokens=0",
+    "hobbit:recency=0,frequency=0",
+]
+ADMISSION = [
+    *(name for name in available("admission") if name != "balanced"),
+    "balanced:link_gb_per_s=13,host_gb_per_s=44",
+    "cap:per_event=0",
+    "fraction:share=1.0",
+    "hysteresis:factor=1,margin=0,halving_passes=3",
+    "two-hit:within_passes=2",
+    "strata-adaptive:every=1,min_usage=0,min_gain=0,swaps=3",
+    "strata-adaptive:every=2,fill_free=false",
+]
+
+
+@pytest.mark.parametrize("check", EVICTION_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("spec", EVICTION)
+def test_eviction(spec, check):
+    check(create("eviction", spec))
+
+
+@pytest.mark.parametrize("check", ADMISSION_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("spec", ADMISSION)
+def test_admission(spec, check):
+    check(create("admission", spec))
+
+
+def test_the_suite_is_one_call_too():
+    check_eviction(create("eviction", "fifo"))
+    check_admission(create("admission", "never"))
+
+
+def test_docstrings_give_algorithm_and_source():
+    """Each policy's file says in a few lines what it does, and where it comes from."""
+    import sys
+
+    for kind in ("eviction", "admission", "placement"):
+        for row in describe(kind):
+            module = sys.modules[type(create(kind, row["name"])).__module__]
+            assert module.__doc__, row["name"]
+            assert row["source"], row["name"]
+            assert len(module.__doc__.splitlines()) <= 24, row["name"]
+            if kind != "placement":
+                assert "Source:" in module.__doc__, row["name"]
+
+
+@pytest.mark.parametrize(
+    "spec", ["lru-k:k=0", "lfu:counts=decayed,half_life_tokens=0", "belady-window:half_life_tokens=-1"]
+)
+def test_impossible_parameters_are_refused(spec):
+    from sim.replay import Capacity, replay
+    from sim.testing.cases import random_trace
+
+    with pytest.raises(PolicyError):
+        replay(random_trace(0), spec, Capacity(total_bytes=50))
+
+
+def test_parameters_are_kept_as_given():
+    policy = create("eviction", "wtinylfu:window_share=0.2")
+    assert dataclasses.asdict(policy)["window_share"] == 0.2
