@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from sim.cli import app
 from sim.cli.common import dump_json, number, percent, show, table
+from sim.cli.progress import Bar
 
 if TYPE_CHECKING:
     from sim.sweep import SweepResult
@@ -85,7 +85,7 @@ def sweep_command(
         raise SimError("a sweep file makes the choices itself; --hardware and the like go with --trace")
     assert file is not None
     try:
-        with _Bar(quiet=json_out) as bar:
+        with Bar("cells", quiet=json_out) as bar:
             result = sweep(
                 file, out, workers=workers, scheduler=scheduler, resume=resume, retry_failed=retry_failed,
                 progress=bar.update,
@@ -120,32 +120,6 @@ def _keep(out: Path, text: str, *, resume: bool) -> Path:
     except OSError as error:
         raise SimError(f"{out}: cannot be written ({error.strerror})") from None
     return path
-
-
-class _Bar:
-    """Progress on stderr: a bar in a terminal, nothing elsewhere."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-        from rich.progress import TimeRemainingColumn as Left
-
-        self._progress = Progress(
-            TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TextColumn("elapsed"), TimeElapsedColumn(),
-            TextColumn("left"), Left(), console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(),
-        )  # fmt: skip
-        self._task = self._progress.add_task("cells", total=None)
-
-    def __enter__(self) -> _Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def update(self, done: int, total: int) -> None:
-        """So many cells are done."""
-        self._progress.update(self._task, completed=done, total=total)
 
 
 def _summary(result: SweepResult) -> dict[str, Any]:

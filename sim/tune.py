@@ -1,0 +1,218 @@
+"""Search for policy parameters where a grid is too large: `tune`, on optuna.
+
+A file gives the choices of a run, with `{name}` where a parameter goes, and the range of each parameter. Every
+trial is a cell of the same kind as a sweep's and ends up in the same dataset; trials are asked for one after the
+other, so that the seed decides them all.
+"""
+
+from __future__ import annotations
+
+import logging
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sim.errors import SimError
+from sim.sweep.cells import Cell, make_cell
+from sim.sweep.dataset import JOURNAL, Dataset, read_dataset
+from sim.sweep.journal import Journal
+from sim.sweep.plan import PLAN, Plan, write_plan
+from sim.sweep.rows import OK
+from sim.sweep.run import CACHE, SweepResult
+from sim.sweep.spec import Choices, SweepFile, TraceRef
+from sim.sweep.stored import load_trace, store
+from sim.sweep.worker import run_cell
+
+TRIALS = "trials.log"
+Objective = Literal["ms_per_token", "vram_bytes"]
+
+
+class Parameter(BaseModel):
+    """Range of one parameter: `low` to `high` (whole numbers if both and the step are), or one of `values`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    low: int | float | None = None
+    high: int | float | None = None
+    step: int | float | None = None
+    log: bool = False
+    values: list[Any] | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Parameter:
+        span = self.low is not None and self.high is not None
+        if span == (self.values is not None) or (self.values == []):
+            raise ValueError("give low and high, or values")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"low {self.low} is above high {self.high}")
+        if self.log and self.step is not None:
+            raise ValueError("a log scale takes no step")
+        return self
+
+    def suggest(self, trial: Any, name: str) -> Any:
+        """Ask optuna."""
+        if self.values is not None:
+            return trial.suggest_categorical(name, self.values)
+        assert self.low is not None
+        assert self.high is not None
+        if all(isinstance(x, int) for x in (self.low, self.high, 1 if self.step is None else self.step)):
+            return trial.suggest_int(name, self.low, self.high, step=self.step or 1, log=self.log)
+        return trial.suggest_float(name, self.low, self.high, step=self.step, log=self.log)
+
+
+class TuneFile(BaseModel):
+    """A search as written: see `docs/sweeps.md`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = ""
+    seed: int = 0
+    objectives: list[Objective] = Field(default=["ms_per_token"], min_length=1, max_length=2)
+    traces: dict[str, TraceRef | str] = Field(min_length=1)
+    choices: Choices
+    parameters: dict[str, Parameter] = Field(min_length=1)
+
+
+def load_tune(source: str | Path | Mapping[str, Any]) -> tuple[TuneFile, Path]:
+    """Read a tune file, or take its content as a mapping; also the folder that trace paths are relative to.
+
+    Raises
+    ------
+    SimError
+        Everything that is wrong with it.
+    """
+    if isinstance(source, Mapping):
+        data, where, base = dict(source), "tune", Path()
+    else:
+        where, base = str(source), Path(source).parent
+        try:
+            data = tomllib.loads(Path(source).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise SimError(f"{where}: no such file") from None
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise SimError(f"{where}: cannot be read as TOML ({error})") from None
+    try:
+        file = TuneFile.model_validate(data)
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise SimError(f"{where}: {'; '.join(problems)}") from None
+    text = repr(file.choices) + repr([p.values for p in file.parameters.values()])
+    unused = [name for name in file.parameters if f"{{{name}}}" not in text]
+    if unused:
+        raise SimError(
+            f"{where}: parameter {unused[0]} is in no choice; write {{{unused[0]}}} where its value goes"
+        )
+    return file, base
+
+
+def tune(
+    source: str | Path | Mapping[str, Any],
+    out: str | Path,
+    *,
+    trials: int,
+    resume: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> SweepResult:
+    """Run `trials` trials in all and keep every one of them.
+
+    Parameters
+    ----------
+    source
+        Tune file, or its content as a mapping.
+    out
+        Folder of the results; `read_dataset` and `residency report` read it like a sweep's.
+    trials
+        How many to have in the end.
+    resume
+        Go on with what `out` holds.
+    progress
+        Called with (trials done, trials in all).
+
+    Raises
+    ------
+    SimError
+        A file that is not valid, a folder that holds something already, or optuna is not installed.
+    """
+    file, base = load_tune(source)
+    folder = Path(out)
+    if not resume and (folder / PLAN).exists():
+        raise SimError(f"{folder}: there are results here already; go on with --resume, or choose another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    sweep = SweepFile(misfits="record", traces=file.traces)
+    cache = folder.absolute() / CACHE
+    folders = {name: str(store(load_trace(sweep.trace_ref(name), base), cache)) for name in file.traces}
+    with Journal(folder / JOURNAL) as journal:
+        study = _Study(file, folder / TRIALS)
+        cells: dict[str, Cell] = {}
+        before = len(journal.rows)
+
+        def run(values: Mapping[str, Any]) -> Cell:
+            cell = make_cell(len(cells), _filled(file.choices, values), sweep, folders)
+            if cell.cell_id not in journal.rows:
+                journal.append(cell.cell_id, run_cell(cell).row)
+            return cells.setdefault(cell.cell_id, cell)
+
+        for number in range(trials):
+            if number < len(study.done):
+                run(study.done[number].params)
+            else:
+                trial, values = study.ask(number)
+                cell = run(values)
+                study.tell(trial, cell.cell_id, journal.rows[cell.cell_id])
+            if progress is not None:
+                progress(number + 1, trials)
+        write_plan(folder, Plan(file.name, list(cells.values())))
+        Dataset(folder, list(cells.values()), journal.rows)
+        ran = len(journal.rows) - before
+    return SweepResult(folder, read_dataset(folder), ran)
+
+
+class _Study:
+    """The optuna study of a folder. Each trial has a sampler with a seed of its own: being stopped changes nothing."""
+
+    def __init__(self, file: TuneFile, path: Path) -> None:
+        try:
+            import optuna
+            from optuna.storages.journal import JournalFileBackend
+        except ImportError:
+            raise SimError("searching needs optuna: pip install 'expert-residency[tune]'") from None
+        optuna.logging.set_verbosity(logging.WARNING)
+        self._optuna = optuna
+        self._file = file
+        storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+        self._study = optuna.create_study(
+            storage=storage, study_name="tune", directions=["minimize"] * len(file.objectives), load_if_exists=True
+        )
+        for trial in self._study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
+            self._study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+        self.done = [trial for trial in self._study.trials if "cell" in trial.user_attrs]
+
+    def ask(self, number: int) -> tuple[Any, dict[str, Any]]:
+        """A new trial, and its parameters."""
+        self._study.sampler = self._optuna.samplers.TPESampler(seed=self._file.seed + number)
+        trial = self._study.ask()
+        return trial, {name: p.suggest(trial, name) for name, p in self._file.parameters.items()}
+
+    def tell(self, trial: Any, cell_id: str, row: Mapping[str, Any]) -> None:
+        """What came of it; a cell without numbers is a failed trial."""
+        trial.set_user_attr("cell", cell_id)
+        if row["status"] == OK:
+            self._study.tell(trial, [row[objective] for objective in self._file.objectives])
+        else:
+            self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+
+
+def _filled(value: Any, values: Mapping[str, Any]) -> Any:
+    """Choices with parameters in the place of their names; parameters may name others."""
+    if isinstance(value, Mapping):
+        return {key: _filled(item, values) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, values) for item in value]
+    for name, chosen in values.items():
+        if isinstance(value, str) and f"{{{name}}}" in value:
+            alone = value == f"{{{name}}}"
+            return _filled(chosen if alone else value.replace(f"{{{name}}}", str(chosen)), values)
+    return value
