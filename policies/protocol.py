@@ -119,6 +119,8 @@ class Future(NamedTuple):
     """(keys,) events that want each key, over the whole trace."""
     prompt_rows: Sequence[int]
     """(keys,) rows of prefill passes that want each key."""
+    first_use: Sequence[int]
+    """(keys,) index of the first event that wants each key; NEVER if none does."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from policies.protocol import (
     Event,
     EvictionPolicy,
     Future,
+    Ints,
     Lists,
     PlacementPolicy,
     Pool,
@@ -122,15 +123,25 @@ def make_pool(geometry: ModelGeometry, capacity: Capacity, layer_card: Sequence[
 
 def make_future(trace: RoutingTrace) -> Future:
     """What an oracle may know, as plain lists."""
-    next_use = trace.next_use
-    next_use = np.where(next_use >= trace.n_events, NEVER, next_use)
-    return Future(
-        next_use.tolist(),
-        trace.event_offsets.tolist(),
-        trace.keys.tolist(),
-        np.bincount(trace.keys, minlength=trace.geometry.n_experts).tolist(),
-        prompt_rows(trace),
-    )
+    return future_of(trace.keys.tolist(), trace.event_offsets.tolist(), prompt_rows(trace))
+
+
+def future_of(keys: list[int], offsets: list[int], prompt: list[int]) -> Future:
+    """The future of any steps."""
+    next_use = [0] * len(keys)
+    first_use, counts = [NEVER] * len(prompt), [0] * len(prompt)
+    link_uses(keys, offsets, next_use, first_use, counts)
+    return Future(next_use, offsets, keys, counts, prompt, first_use)
+
+
+def link_uses(keys: Ints, offsets: Ints, next_use: Ints, first_use: Ints, counts: Ints) -> None:
+    """Fill in the next use of each look-up, and of each key (given as NEVER and 0) the first use and the count."""
+    for event in range(len(offsets) - 2, -1, -1):
+        for i in range(offsets[event], offsets[event + 1]):
+            key = keys[i]
+            next_use[i] = first_use[key]
+            first_use[key] = event
+            counts[key] += 1
 
 
 def prompt_rows(trace: RoutingTrace) -> list[int]:

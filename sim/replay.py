@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from policies import create
-from policies.protocol import NEVER, AdmissionPolicy, Event, EvictionPolicy, Future, PlacementPolicy
+from policies.protocol import AdmissionPolicy, Event, EvictionPolicy, Future, PlacementPolicy
 from sim.errors import SimError
-from sim.pool import CachePool, Capacity, make_future, make_pool, prompt_rows, start_placement
+from sim.pool import CachePool, Capacity, future_of, make_future, make_pool, prompt_rows, start_placement
 from sim.quotas import share_out
 from traces import Phase, RoutingTrace
 
@@ -170,17 +170,7 @@ class _Steps:
         return cls(offsets.tolist(), layers.tolist(), passes.tolist(), keys.tolist(), rows.tolist(), back)
 
     def future(self, trace: RoutingTrace) -> Future:
-        n_keys = trace.geometry.n_experts
-        next_use = [NEVER] * len(self.keys)
-        seen = [NEVER] * n_keys
-        counts = [0] * n_keys
-        for step in range(len(self.offsets) - 2, -1, -1):
-            for i in range(self.offsets[step], self.offsets[step + 1]):
-                key = self.keys[i]
-                next_use[i] = seen[key]
-                seen[key] = step
-                counts[key] += 1
-        return Future(next_use, self.offsets, self.keys, counts, prompt_rows(trace))
+        return future_of(self.keys, self.offsets, prompt_rows(trace))
 
 
 @dataclass

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.protocol import NEVER, Allocator, Event, EvictionPolicy, Future, Ints, PolicyError, Pool
+from policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, PolicyError, Pool
 from policies.structures import Heap, heap, heap_first_free, heap_fix, heap_push, heap_remove
 
 
@@ -39,12 +39,8 @@ class Belady(EvictionPolicy):
         if future is None:
             raise PolicyError(f"policy {self.name} needs the future of the trace")
         state = BeladyState(heap(alloc, pool), alloc.ints(1), future.next_use, pool.scope_of)
-        for event in range(len(future.event_offsets) - 2, -1, -1):
-            for look_up in range(future.event_offsets[event], future.event_offsets[event + 1]):
-                state.order.score[future.keys[look_up]] = -float(event)
         for key in range(pool.keys):
-            if future.counts[key] == 0:
-                state.order.score[key] = -float(NEVER)
+            state.order.score[key] = -float(future.first_use[key])
         return state
 
     @staticmethod

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.protocol import NEVER, Allocator, Event, EvictionPolicy, Floats, Future, Ints, PolicyError, Pool
+from policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, PolicyError, Pool
 from policies.structures import (
     Heap,
     decayed_growth,
@@ -64,10 +64,9 @@ class BeladyWindow(EvictionPolicy):
         """Nothing counted; first uses are known as far as the horizon reaches."""
         if future is None:
             raise PolicyError(f"policy {self.name} needs the future of the trace")
-        next_of = alloc.ints(pool.keys, NEVER)
-        for event in range(len(future.event_offsets) - 2, -1, -1):
-            for look_up in range(future.event_offsets[event], future.event_offsets[event + 1]):
-                next_of[future.keys[look_up]] = event
+        next_of = alloc.ints(pool.keys)
+        for key in range(pool.keys):
+            next_of[key] = future.first_use[key]
         reach = self.window_tokens * pool.layers
         return BeladyWindowState(
             heap(alloc, pool),
