@@ -17,6 +17,17 @@ from sim.channels.cpu import Segment
 from sim.channels.disk import Read
 from traces import ModelGeometry
 
+TRACKS = (
+    ("GPU", "GPU {}: computing"),
+    ("H2D card", "PCIe to card {}: experts in"),
+    ("D2H card", "PCIe from card {}: results, victims out"),
+    ("CPU pool", "CPU pool: experts in RAM"),
+    ("disk lane", "disk, lane {}: reads"),
+    ("host plan", "host: router, planning"),
+)
+"""Tracks from top to bottom: how the engine calls them, and how a person reads them."""
+FILLING = "slots being filled"
+
 
 class Timeline:
     """Writes slices to a file; a context manager. The file appears whole, under its name, at the end.
@@ -90,6 +101,10 @@ class Timeline:
             lane = self._lane(track, start_ns, end_ns)
             self.slice(f"{track} lane {lane}", f"read L{layer} E{expert}", start_ns, end_ns, bytes=what.nbytes)
 
+    def filling(self, now_ns: int, slots: int) -> None:
+        """So many slots have an expert on its way that nobody waits for yet."""
+        self._write({"ph": "C", "pid": 0, "name": FILLING, "ts": now_ns / 1000, "args": {"slots": slots}})
+
     def _lane(self, track: str, start_ns: int, end_ns: int) -> int:
         """First lane of the track that was free at the start."""
         ends = self._lanes.setdefault(track, [])
@@ -102,12 +117,14 @@ class Timeline:
 
     def _track(self, name: str) -> int:
         if name not in self._tracks:
-            self._tracks[name] = len(self._tracks) + 1
-            self._write(_meta("thread_name", self._tracks[name], name))
+            tid = self._tracks[name] = len(self._tracks) + 1
+            kind, _, number = name.rpartition(" ") if name[-1].isdigit() else (name, "", "")
+            place = [known for known, _ in TRACKS].index(kind)
+            order = 100 * place + int(number or 0)
+            self._write(_meta("thread_name", tid, TRACKS[place][1].format(number)))
             self._write(
-                {"ph": "M", "pid": 0, "tid": self._tracks[name], "name": "thread_sort_index",
-                 "args": {"sort_index": self._tracks[name]}}
-            )  # fmt: skip
+                {"ph": "M", "pid": 0, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": order}}
+            )
         return self._tracks[name]
 
     def _write(self, event: dict[str, Any], *, first: bool = False) -> None:

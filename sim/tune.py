@@ -171,7 +171,7 @@ def tune(
 
 
 class _Study:
-    """The optuna study of a folder. Each trial has a sampler with a seed of its own: being stopped changes nothing."""
+    """The optuna study of a folder; each trial has a sampler with its own seed, so that a stop changes nothing."""
 
     def __init__(self, file: TuneFile, path: Path) -> None:
         try:

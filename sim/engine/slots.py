@@ -7,6 +7,8 @@ prefetched is protected until the event it was fetched for has passed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from policies.protocol import NEVER
 from sim.channels import PREFETCH, Batch
 from sim.pool import CachePool
@@ -33,6 +35,10 @@ class Slots:
         """1: left for a prefetched expert, and neither came back nor was missed since."""
         self.stats = PrefetchStats()
         self.admitted_bytes = 0
+        self.filling = 0
+        """Slots whose copy is under way."""
+        self.observer: Callable[[int], None] | None = None
+        """Told `filling` whenever it changes."""
 
     def admit(self, key: int, number: int, *, forced: bool = True) -> tuple[bool, bool]:
         """Give `key` a slot for event `number`.
@@ -72,19 +78,19 @@ class Slots:
     def under_way(self, key: int, batch: Batch) -> None:
         """A copy into `key`'s slot was asked for that the current event does not wait for."""
         self.ready[key] = 0
-        self.copy_of[key] = batch
+        self._copy(key, batch)
         self.cache.guard[key] = NEVER
 
     def landed(self, key: int, batch: Batch, number: int) -> None:
         """The copy into `key`'s slot landed during event `number`."""
-        self.copy_of[key] = None
+        self._copy(key, None)
         self.ready[key] = 1
         self.cache.guard[key] = max(number, batch.deadline) if self.unused[key] else number
 
     def cancelled(self, key: int) -> None:
         """A prefetch into `key`'s slot was dropped before it began."""
         self.stats.dropped(self.sizes[key])
-        self.copy_of[key] = None
+        self._copy(key, None)
         self.unused[key] = 0
         self.cache.guard[key] = -1
         self.cache.drop(key)
@@ -118,6 +124,12 @@ class Slots:
             copy = self.copy_of[key]
             if unused and (copy is None or copy.priority != PREFETCH):
                 self._waste(key)
+
+    def _copy(self, key: int, batch: Batch | None) -> None:
+        self.filling += (batch is not None) - (self.copy_of[key] is not None)
+        self.copy_of[key] = batch
+        if self.observer is not None:
+            self.observer(self.filling)
 
     def _left(self, victim: int) -> None:
         self.ready[victim] = 0

@@ -128,6 +128,8 @@ class SimPyEngine:
         """Its time is integer ns throughout."""
         self.costs = Costs.of(geometry, machine, preset, host_plan.cpu_sources)
         self.slots = Slots(cache)
+        if timeline is not None:
+            self.slots.observer = lambda slots: timeline.filling(self.env.now, slots)
         card_of = [card for card in machine.layer_card for _ in range(geometry.experts)]
         self.transfers = Transfers(
             self.env, machine, list(cache.pool.size_of), card_of, host_plan, page_cache, self._is_stale, timeline

@@ -1,0 +1,116 @@
+"""Timelines: whole JSON, names for people, tracks without overlaps, and no memory that grows."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.pool import Capacity
+from sim.run import RunSpec, simulate
+from sim.timeline import FILLING, TRACKS, Timeline
+from traces.bundled import load
+
+
+def short() -> Any:
+    import numpy as np
+
+    trace = load("tinymoe-code")
+    return trace.select_passes(np.arange(trace.n_passes) < 8)
+
+
+def run(path: Path, **choices: Any) -> list[dict[str, Any]]:
+    trace = short()
+    share = int(0.3 * trace.geometry.all_expert_bytes)
+    simulate(trace, RunSpec(capacity=Capacity(share), **choices), timeline=path)
+    return list(json.loads(path.read_text())["traceEvents"])
+
+
+def tracks(events: list[dict[str, Any]]) -> dict[int, str]:
+    return {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+
+
+@pytest.mark.parametrize(
+    ("choices", "expected"),
+    [
+        (
+            {"hardware": ("rtx-5070",), "miss": "fetch", "prefetch": "previous-token"},
+            {"GPU 0: computing", "PCIe to card 0: experts in", "host: router, planning"},
+        ),
+        (
+            {"hardware": ("rtx-5070",), "miss": "cpu", "host": "mmap", "start": "cold"},
+            {"GPU 0: computing", "CPU pool: experts in RAM", "disk, lane 0: reads", "host: router, planning"},
+        ),
+    ],
+)
+def test_tracks_have_names_and_their_slices_do_not_overlap(
+    choices: dict[str, Any], expected: set[str], tmp_path: Path
+) -> None:
+    events = run(tmp_path / "t.json", **choices)
+    names = tracks(events)
+    assert expected <= set(names.values())
+    assert len(set(names.values())) == len(names)
+    slices = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            slices[event["tid"]].append((round(event["ts"] * 1000), round(event["dur"] * 1000)))
+    assert set(slices) == set(names)
+    for track in slices.values():
+        track.sort()
+        assert all(a + d <= b for (a, d), (b, _) in pairwise(track))
+
+
+def test_both_cards_have_tracks_of_their_own(tmp_path: Path) -> None:
+    trace = short()
+    n = trace.geometry.n_layers
+    spec = RunSpec(
+        ("tesla-p40", "tesla-p40"), Capacity(slots_per_layer=4), layers_each=(n // 2, n - n // 2), miss="fetch"
+    )
+    simulate(trace, spec, timeline=tmp_path / "t.json")
+    names = set(tracks(json.loads((tmp_path / "t.json").read_text())["traceEvents"]).values())
+    assert {f"GPU {i}: computing" for i in (0, 1)} | {f"PCIe to card {i}: experts in" for i in (0, 1)} <= names
+
+
+def test_slots_in_flight_are_a_counter_that_ends_where_it_began(tmp_path: Path) -> None:
+    events = run(tmp_path / "t.json", hardware=("rtx-5070",), miss="cpu", prefetch="oracle")
+    counts = [(e["ts"], e["args"]["slots"]) for e in events if e["ph"] == "C" and e["name"] == FILLING]
+    assert counts == sorted(counts, key=lambda c: c[0])
+    assert max(n for _, n in counts) >= 1
+    assert min(n for _, n in counts) == 0
+    assert all(abs(b - a) <= 1 for (_, a), (_, b) in pairwise(counts))
+
+
+def test_tracks_are_in_reading_order(tmp_path: Path) -> None:
+    events = run(tmp_path / "t.json", hardware=("rtx-5070",), miss="hybrid")
+    order = {e["tid"]: e["args"]["sort_index"] for e in events if e["name"] == "thread_sort_index"}
+    names = tracks(events)
+    shown = [names[tid].split()[0].rstrip(":,") for tid in sorted(order, key=order.__getitem__)]
+    assert shown == sorted(shown, key=[name.split()[0].rstrip(":,") for _, name in TRACKS].index)
+
+
+def test_memory_does_not_grow_with_the_run(tmp_path: Path) -> None:
+    geometry = load("tinymoe-code").geometry
+
+    def peak(n: int) -> int:
+        tracemalloc.start()
+        with Timeline(tmp_path / "t.json", geometry, "many") as timeline:
+            for i in range(n):
+                timeline.slice("GPU 0", "experts", 10 * i, 10 * i + 5, bytes=i)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    assert peak(20_000) - peak(1_000) < 50_000
+    assert len(json.loads((tmp_path / "t.json").read_text())["traceEvents"]) == 1_003
+
+
+def test_a_run_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    geometry = load("tinymoe-code").geometry
+    with pytest.raises(RuntimeError), Timeline(tmp_path / "t.json", geometry, "x"):
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
