@@ -9,18 +9,24 @@ compare with tools that do so, and inflates misses.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from policies import create
-from policies.protocol import AdmissionPolicy, Event, EvictionPolicy, Future, PlacementPolicy
-from sim.errors import SimError
+from policies.protocol import AdmissionPolicy, Event, EvictionPolicy, PlacementPolicy, Pool
+from sim.callable import make_callable
+from sim.errors import CompileError, SimError
+from sim.kernel import choose
 from sim.pool import CachePool, Capacity, future_of, make_future, make_pool, prompt_rows, start_placement
 from sim.quotas import share_out
 from traces import Phase, RoutingTrace
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+IntArray = npt.NDArray[np.integer[Any]]
 Contract = Literal["event", "sequential", "sequential-descending"]
 CONTRACTS: tuple[str, ...] = ("event", "sequential", "sequential-descending")
 
@@ -78,7 +84,15 @@ class ReplayResult:
     """Extra waves: how many times an event had to be split because it did not fit."""
     hits: npt.NDArray[np.uint8]
     """(look-ups,) 1 for a hit, in the trace's order."""
+    engine: str = "reference"
+    """`reference` or `kernel`: which ran. The numbers are the same."""
     warnings: list[str] = field(default_factory=list)
+
+    def frame(self) -> pd.DataFrame:
+        """One row a phase (`sim.frames.counter_frame`)."""
+        from sim.frames import counter_frame
+
+        return counter_frame(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able form without the per-look-up array."""
@@ -100,6 +114,7 @@ def replay(
     oversize: Literal["waves", "overflow"] = "waves",
     warmup_passes: int = 0,
     lag_passes: int = 1,
+    engine: str = "auto",
 ) -> ReplayResult:
     """Replay `trace` through one cache.
 
@@ -118,11 +133,13 @@ def replay(
         When an expert that a periodic policy asks for between two passes is there: 1, at the next pass (the engine
         waits for its copies); 2, one pass later, and so on. Its slot is taken at once, and while it is on its way
         a look-up misses and the policy is not asked again.
+    engine
+        `reference`, `kernel` (compiled) or `auto`: the kernel where it can run and pays.
 
     Raises
     ------
     SimError, PolicyError
-        Unknown contract, policy or parameter.
+        Unknown contract, policy or parameter, or a policy that the kernel cannot run.
     """
     if contract not in CONTRACTS:
         raise SimError(f"unknown contract {contract!r} (known: {', '.join(CONTRACTS)})")
@@ -135,68 +152,170 @@ def replay(
     placement = placement if placement is not None else eviction.default_placement
     if isinstance(placement, str):
         placement = create("placement", placement)
-    steps = _Steps.of(trace, contract)
     pool = make_pool(trace.geometry, share_out(trace, capacity))
-    future = steps.future(trace) if eviction.needs_future or placement.needs_future else None
-    cache = CachePool(pool, eviction, admission, future, overflow=oversize == "overflow")
-    placed = start_placement(cache, placement, future)
-    run = _run(cache, steps, trace, lag_passes)
-    return _result(trace, steps, cache, run, placed, capacity, contract, warmup_passes)
+    job = _Job(
+        trace, _Steps.of(trace, contract), pool, eviction, admission, placement, oversize == "overflow",
+        warmup_passes, lag_passes,
+    )  # fmt: skip
+    if choose(engine, trace.n_lookups, eviction, admission) == "reference":
+        run = job.interpreted()
+    else:
+        try:
+            run = job.compiled()
+        except CompileError:
+            if engine == "kernel":
+                raise
+            run = job.interpreted()
+    return _result(job, run, capacity, contract)
 
 
 @dataclass
 class _Steps:
     """The trace as a sequence of steps: whole events, or single look-ups under the sequential contracts."""
 
-    offsets: list[int]
-    layers: list[int]
-    passes: list[int]
-    keys: list[int]
-    rows: list[int]
-    back: npt.NDArray[np.int64]
-    """(look-ups,) position of each step's look-up in the trace."""
+    offsets: IntArray
+    layers: IntArray
+    passes: IntArray
+    keys: IntArray
+    rows: IntArray
+    back: IntArray | None
+    """(look-ups,) position of each step's look-up in the trace, None if it is the same."""
 
     @classmethod
     def of(cls, trace: RoutingTrace, contract: str) -> _Steps:
         offsets, keys, rows = trace.event_offsets, trace.keys, trace.rows_wanting
         layers, passes = trace.event_layer, trace.event_pass
-        back = np.arange(len(keys), dtype=np.int64)
+        back = None
         if contract != "event":
             event = np.repeat(np.arange(trace.n_events), np.diff(offsets))
             sign = 1 if contract == "sequential" else -1
             back = np.lexsort((sign * keys.astype(np.int64), event))
             keys, rows, layers, passes = keys[back], rows[back], layers[event], passes[event]
             offsets = np.arange(len(keys) + 1)
-        return cls(offsets.tolist(), layers.tolist(), passes.tolist(), keys.tolist(), rows.tolist(), back)
-
-    def future(self, trace: RoutingTrace) -> Future:
-        return future_of(self.keys, self.offsets, prompt_rows(trace))
+        return cls(offsets, layers, passes, keys, rows, back)
 
 
 @dataclass
 class _Run:
+    """What one run counted, whoever ran it."""
+
+    hits: npt.NDArray[Any]
+    phases: dict[str, Counters]
+    warm: Counters
+    evictions: int
+    admitted_bytes: int
+    waves: int
+    placed: int
+    engine: str
+
+
+@dataclass
+class _Job:
+    """One replay, ready to run."""
+
+    trace: RoutingTrace
+    steps: _Steps
+    pool: Pool
+    eviction: EvictionPolicy
+    admission: AdmissionPolicy
+    placement: PlacementPolicy
+    overflow: bool
+    warmup_passes: int
+    lag_passes: int
+
+    def interpreted(self) -> _Run:
+        """Run in Python."""
+        trace, steps = self.trace, self.steps
+        future = None
+        if self.eviction.needs_future or self.placement.needs_future:
+            future = future_of(steps.keys.tolist(), steps.offsets.tolist(), prompt_rows(trace))
+        cache = CachePool(self.pool, self.eviction, self.admission, future, overflow=self.overflow)
+        placed = start_placement(cache, self.placement, future)
+        tally = _run(cache, steps, trace, self.lag_passes)
+        hits, compulsory = self._in_order(tally.hits), self._in_order(tally.compulsory)
+        event = np.repeat(np.arange(trace.n_events), np.diff(trace.event_offsets))
+        phase = trace.event_phase[event]
+        phases = {"all": _count(trace, hits, compulsory, np.ones(len(hits), dtype=bool), event)}
+        for value in Phase:
+            chosen = phase == value
+            if chosen.any():
+                phases[value.name.lower()] = _count(trace, hits, compulsory, chosen, event)
+        warm = _count(trace, hits, compulsory, trace.event_pass[event] >= self.warmup_passes, event)
+        return _Run(
+            hits, phases, warm, cache.evictions, tally.admitted_bytes, tally.waves, len(placed), "reference"
+        )  # fmt: skip
+
+    def compiled(self) -> _Run:
+        """Run in the kernel."""
+        from sim.kernel.future import future_arrays
+        from sim.kernel.loop import ADMITTED_BYTES, EVICTIONS, N_PHASES, WAVES
+        from sim.kernel.replay import ReplayKernel, StepArrays
+
+        trace, own = self.trace, self.steps
+        steps = StepArrays.of(
+            own.offsets, own.layers, own.passes, own.keys, own.rows, trace.pass_phase, trace.pass_request
+        )  # fmt: skip
+        future = None
+        if self.eviction.needs_future or self.placement.needs_future:
+            future = future_arrays(steps, prompt_rows(trace))
+        kernel = ReplayKernel(
+            self.pool, self.eviction, self.admission, future, overflow=self.overflow,
+            warmup_passes=self.warmup_passes, lag_passes=self.lag_passes,
+        )  # fmt: skip
+        placed = kernel.place(self.placement.rank(self.pool, future if self.placement.needs_future else None))
+        hits = self._in_order(kernel.feed(steps))
+        present = np.bincount(trace.event_pass, minlength=trace.n_passes) > 0
+        counts = kernel.counters.reshape(2, N_PHASES, -1)
+        late = np.arange(trace.n_passes) >= self.warmup_passes
+        phases = {"all": Counters(*map(int, counts.sum(axis=(0, 1))), passes=int(present.sum()))}
+        for value in Phase:
+            sums = counts[:, value].sum(axis=0)
+            if sums[0]:
+                passes = int((present & (trace.pass_phase == value)).sum())
+                phases[value.name.lower()] = Counters(*map(int, sums), passes=passes)
+        warm = Counters(*map(int, counts[1].sum(axis=0)), passes=int((present & late).sum()))
+        totals = kernel.totals
+        return _Run(
+            hits, phases, warm, int(totals[EVICTIONS]), int(totals[ADMITTED_BYTES]), int(totals[WAVES]),
+            len(placed), "kernel",
+        )  # fmt: skip
+
+    def _in_order(self, values: Any) -> npt.NDArray[np.uint8]:
+        """Of each step's look-ups, in the trace's order."""
+        found = np.asarray(values).astype(np.uint8)
+        if self.steps.back is None:
+            return found
+        out = np.empty_like(found)
+        out[self.steps.back] = found
+        return out
+
+
+@dataclass
+class _Tally:
     hits: list[int]
     compulsory: list[int]
     admitted_bytes: int
     waves: int
 
 
-def _run(cache: CachePool, steps: _Steps, trace: RoutingTrace, lag_passes: int) -> _Run:
+def _run(cache: CachePool, steps: _Steps, trace: RoutingTrace, lag_passes: int) -> _Tally:
     hits_of: list[int] = []
     compulsory: list[int] = []
     seen = list(cache.resident)
     admitted_bytes = waves = 0
     sizes, capacity, scope_of = cache.pool.size_of, cache.pool.capacity, cache.pool.scope_of
     phases, requests = trace.pass_phase.tolist(), trace.pass_request.tolist()
-    last = len(steps.offsets) - 2
+    offsets, passes, layers = steps.offsets.tolist(), steps.passes.tolist(), steps.layers.tolist()
+    all_keys, rows = steps.keys.tolist(), steps.rows.tolist()
+    last = len(offsets) - 2
     between = _Between(cache, lag_passes) if cache.admission.periodic else None
     for step in range(last + 1):
-        lo, hi = steps.offsets[step], steps.offsets[step + 1]
-        keys = steps.keys[lo:hi]
-        number = steps.passes[step]
+        lo, hi = offsets[step], offsets[step + 1]
+        keys = all_keys[lo:hi]
+        number = passes[step]
         hits = cache.lookup(step, keys)
         if between is not None and between.pending:
-            hits = [hit and key not in between.pending for hit, key in zip(hits, keys, strict=True)]
+            hits = [int(hit and key not in between.pending) for hit, key in zip(hits, keys, strict=True)]
         hits_of += hits
         for key in keys:
             compulsory.append(1 - seen[key])
@@ -205,17 +324,15 @@ def _run(cache: CachePool, steps: _Steps, trace: RoutingTrace, lag_passes: int) 
         room = capacity[scope_of[keys[0]]]
         if needed > room:
             waves += -(-needed // max(room, 1)) - 1
-        event = Event(
-            step, number, steps.layers[step], lo, keys, steps.rows[lo:hi], hits, phases[number], requests[number]
-        )  # fmt: skip
+        event = Event(step, number, layers[step], lo, keys, rows[lo:hi], hits, phases[number], requests[number])
         for position in cache.learn(event):
             if not cache.resident[keys[position]] and cache.admit(keys[position], step):
                 admitted_bytes += sizes[keys[position]]
         if cache.overflow:
             cache.trim(scope_of[keys[0]], step)
-        if between is not None and (step == last or steps.passes[step + 1] != number):
+        if between is not None and (step == last or passes[step + 1] != number):
             admitted_bytes += between.pass_done(number)
-    return _Run(hits_of, compulsory, admitted_bytes, waves)
+    return _Tally(hits_of, compulsory, admitted_bytes, waves)
 
 
 class _Between:
@@ -225,60 +342,39 @@ class _Between:
         self.cache = cache
         self.lag = lag_passes
         self.pending: set[int] = set()
-        self._lands = 0
+        self.lands = 0
+        """Pass at whose start the newcomers are there."""
         self._newcomers, self._victims = [0] * cache.pool.keys, [0] * cache.pool.keys
 
     def pass_done(self, number: int) -> int:
-        """Let copies land and ask for new ones; returns the bytes asked for."""
-        if self.pending and number + 1 < self._lands:
+        """Ask for swaps, unless the last ones are on their way; returns the bytes asked for."""
+        if number < self.lands:
             return 0
-        self.pending.clear()
         n = self.cache.adapt(number, self._newcomers, self._victims)
         for newcomer, victim in zip(self._newcomers[:n], self._victims[:n], strict=True):
             self.cache.swap(newcomer, victim)
-        if self.lag > 1:
-            self.pending.update(self._newcomers[:n])
-            self._lands = number + self.lag
+        self.pending = set(self._newcomers[:n])
+        self.lands = number + self.lag if n else 0
         return sum(self.cache.pool.size_of[key] for key in self._newcomers[:n])
 
 
-def _result(
-    trace: RoutingTrace,
-    steps: _Steps,
-    cache: CachePool,
-    run: _Run,
-    placed: list[int],
-    capacity: Capacity,
-    contract: str,
-    warmup_passes: int,
-) -> ReplayResult:
-    hits = np.empty(trace.n_lookups, dtype=np.uint8)
-    compulsory = np.empty(trace.n_lookups, dtype=np.uint8)
-    hits[steps.back] = run.hits
-    compulsory[steps.back] = run.compulsory
-    event = np.repeat(np.arange(trace.n_events), np.diff(trace.event_offsets))
-    phase = trace.event_phase[event]
-    phases = {"all": _count(trace, hits, compulsory, np.ones(len(hits), dtype=bool), event)}
-    for value in Phase:
-        chosen = phase == value
-        if chosen.any():
-            phases[value.name.lower()] = _count(trace, hits, compulsory, chosen, event)
-    warm = _count(trace, hits, compulsory, trace.event_pass[event] >= warmup_passes, event)
+def _result(job: _Job, run: _Run, capacity: Capacity, contract: str) -> ReplayResult:
     result = ReplayResult(
-        policy=cache.eviction.name,
-        admission=cache.admission.name,
+        policy=job.eviction.name,
+        admission=job.admission.name,
         contract=contract,
-        capacity_bytes=sum(cache.pool.capacity),
+        capacity_bytes=sum(job.pool.capacity),
         scope=capacity.scope,
-        phases=phases,
-        warm=warm,
-        evictions=cache.evictions,
+        phases=run.phases,
+        warm=run.warm,
+        evictions=run.evictions,
         admitted_bytes=run.admitted_bytes,
-        placed=len(placed),
+        placed=run.placed,
         waves=run.waves,
-        hits=hits,
+        hits=run.hits,
+        engine=run.engine,
     )
-    result.warnings = _warnings(trace, result)
+    result.warnings = _warnings(job.trace, result)
     return result
 
 
@@ -351,3 +447,5 @@ __all__ = [
     "matches_engine",
     "replay",
 ]
+
+make_callable(__name__, replay)
