@@ -57,7 +57,12 @@ def split(
     rows: Annotated[float, typer.Option(help="Rows of a verify window; 1: plain decoding.")] = 1.0,
     emitted: Annotated[float, typer.Option(help="Tokens that a window emits.")] = 1.0,
     engine: Annotated[str, typer.Option(help="Engine preset.")] = "generic",
-    miss: Annotated[str, typer.Option(help="Who serves a miss: cpu, fetch, hybrid, stream.")] = "cpu",
+    miss: Annotated[
+        str | None,
+        typer.Option(
+            help="Who serves a miss: cpu, fetch, hybrid, stream; the engine's by default, cpu for generic."
+        ),
+    ] = None,
     p2p: Annotated[bool, typer.Option("--p2p", help="Hand over peer to peer, not through host memory.")] = False,
     store: Annotated[
         str | None,
@@ -93,6 +98,7 @@ def split(
     from hwmodels.registry import load_profile
     from hwmodels.units import parse_size
     from sim.errors import SimError
+    from sim.preset import load_engine
     from sim.split import report
     from sim.split.compare import forced, speed_matters
     from sim.split.memory import HOST_MODES
@@ -123,7 +129,7 @@ def split(
         draft=draft,
         carve=carve or by_rules,
         engine=engine,
-        miss="cpu" if by_rules else miss,
+        miss="cpu" if by_rules or (miss is None and engine == "generic") else miss or load_engine(engine).miss,
         p2p=p2p,
         store=store,
         simulate=simulate,

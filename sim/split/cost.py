@@ -137,7 +137,13 @@ class LayerTimes:
         if geometry.expert_params and self.curve.rows > 1:
             params = geometry.dense_bytes[layer] * geometry.expert_params / geometry.expert_bytes[layer]
             read = max(read, round(2 * params * self.curve.rows / card.flop_per_ns))
-        return dense + read + card.sync_ns + preset.plan_ns + preset.combine_ns
+        more_rows = round((self.curve.rows - 1) * preset.row_ns)
+        return dense + read + more_rows + card.sync_ns + preset.plan_ns + preset.combine_ns
+
+    @property
+    def overhead_ns(self) -> int:
+        """What a pass costs beside its layers: drafting, sampling, bookkeeping."""
+        return self.preset.pass_ns + round((self.curve.rows - 1) * self.preset.draft_ns)
 
     def experts_ns(self, card: Card, layer: int, slots: int) -> int:
         """Mean time of the experts of `layer` alone, with `slots` of them on the card and the rest in RAM."""
@@ -173,7 +179,11 @@ class LayerTimes:
         rate = self._mixed(card.h2d_mb_per_s, card.h2d_pageable_mb_per_s)
         copy = max(nbytes * 1000 / rate, card.submit_ns)
         landed = np.maximum(card.copy_t0_ns + fetched * copy, np.where(share_disk > 0, disk + copy, 0.0))
-        gpu = np.where(fetched > 0, np.maximum(gpu + fetched * each, landed + each) + group, gpu)
+        if self.preset.copy_unit == "layer":
+            both = np.maximum(gpu, landed) + fetched * each + group
+        else:
+            both = np.maximum(gpu + fetched * each, landed + each) + group
+        gpu = np.where(fetched > 0, both, gpu)
 
         own = missed - fetched
         cpu_each = self._cpu_ns(layer)
@@ -187,10 +197,12 @@ class LayerTimes:
             return np.zeros_like(missed)
         if self.miss in ("fetch", "stream"):
             return missed
-        share = self.preset.pcie_share
-        if share == "balanced":
-            return np.floor(missed * card.h2d_mb_per_s / (card.h2d_mb_per_s + self.cpu_mb_per_s))
-        return np.floor(missed * share.value)
+        most = int(missed.max(initial=0))
+        table = np.asarray(
+            [self.preset.fetched(n, card.h2d_mb_per_s, round(self.cpu_mb_per_s)) for n in range(most + 1)]
+        )
+        fetched = table[missed.astype(np.int64)].astype(np.float64)
+        return np.floor(fetched * self.pinned) if self.preset.pcie_pinned_only else fetched
 
     def _rows_each(self, layer: int) -> float:
         return self.curve.rows * self.geometry.top_k / float(self.curve.sizes[layer].mean())

@@ -154,8 +154,8 @@ class Planner:
         level = self._level(stages, ram)
         if level < self.geometry.experts:
             stages = [self._timed(stage, i, len(stages), level) for i, stage in enumerate(stages)]
-        handoffs = tuple(self._handoff_ns(cards, number) for number in range(1, len(cards)))
-        ns = sum(stage.ns for stage in stages) + sum(handoffs) + problem.preset.pass_ns
+        handoffs = tuple(self.handoff_between(cards, number) for number in range(1, len(cards)))
+        ns = sum(stage.ns for stage in stages) + sum(handoffs) + self.times.overhead_ns
         return _Fit(ns, tuple(stages), ram, level, handoffs)
 
     def _placement(self, fit: _Fit) -> Placement:
@@ -170,7 +170,7 @@ class Planner:
             stages=fit.stages,
             ram=fit.ram,
             handoffs_ns=fit.handoffs_ns,
-            overhead_ns=self.problem.preset.pass_ns,
+            overhead_ns=self.times.overhead_ns,
             tokens_a_pass=curve.tokens_a_pass,
             hit_rate=1.0 - missed / wanted,
             ram_rate=(missed - on_disk) / wanted,
@@ -195,7 +195,7 @@ class Planner:
             if number == count:
                 yield taken
                 return
-            ns += self._handoff_ns(cards, number) if number else self.problem.preset.pass_ns
+            ns += self.handoff_between(cards, number) if number else self.times.overhead_ns
             ends = (
                 range(layers, layers + 1) if number == count - 1 else range(first + 1, layers - count + number + 2)
             )
@@ -218,7 +218,7 @@ class Planner:
         least = [[float("inf")] * (layers + 1) for _ in range(count + 1)]
         least[count][layers] = 0.0
         for number in range(count - 1, -1, -1):
-            handoff = self._handoff_ns(cards, number) if number else 0
+            handoff = self.handoff_between(cards, number) if number else 0
             for first in range(number, layers - (count - number) + 1):
                 for end in range(first + 1, layers - (count - number) + 2):
                     stage = self._stage(cards[number], number, count, first, end)
@@ -256,7 +256,7 @@ class Planner:
             ns += times.head_ns(stage.card)
         return Stage(stage.card, stage.first, stage.end, stage.budget, stage.slots, stage.expert_bytes, ns)
 
-    def _handoff_ns(self, cards: tuple[Card, ...], number: int) -> int:
+    def handoff_between(self, cards: tuple[Card, ...], number: int) -> int:
         """From card `number - 1` to card `number`."""
         return handoff_ns(cards[number - 1], cards[number], self._handoff_bytes, p2p=self.problem.p2p)
 

@@ -223,7 +223,7 @@ def _pass_ns(problem: Problem, placed: Sequence[tuple[int, int, int]], home: Seq
     times = Planner(problem).times
     cards, geometry = problem.cards, problem.needs.geometry
     row_bytes = round(problem.curve.rows * geometry.token_handoff_bytes)
-    ns = times.first_ns(cards[0]) + times.head_ns(cards[-1]) + problem.preset.pass_ns
+    ns = times.first_ns(cards[0]) + times.head_ns(cards[-1]) + times.overhead_ns
     for number in range(1, len(cards)):
         ns += handoff_ns(cards[number - 1], cards[number], row_bytes, p2p=problem.p2p)
     for layer, (devices, own) in enumerate(zip(placed, home, strict=True)):

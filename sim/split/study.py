@@ -22,6 +22,9 @@ from sim.split.planner import MAX_CARDS, Planner
 from sim.split.timed import Simulated, simulate_placement
 from traces import ModelGeometry, RoutingTrace, load_model
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 @dataclass(frozen=True)
 class Question:
@@ -115,6 +118,12 @@ class Study:
     answers: list[Answer]
     curve: HitCurve
     profiles: dict[str, HardwareProfile]
+
+    def frame(self) -> pd.DataFrame:
+        """One row an answer, fastest first (`sim.frames.split_frame`)."""
+        from sim.frames import split_frame
+
+        return split_frame(self)
 
     @property
     def best(self) -> Answer | None:

@@ -14,6 +14,7 @@ from hwmodels.profile import HardwareProfile
 from hwmodels.units import GIB
 from sim.errors import SimError
 from sim.pool import Capacity
+from sim.preset import load_engine
 from sim.run import RunSpec, simulate
 from sim.split.curve import WARM_SHARE
 from sim.split.placement import Placement
@@ -72,7 +73,8 @@ def simulate_placement(
     if mode == "budget":
         mode = f"budget:gib={min(placement.ram.experts_bytes, host.ram.pin_limit_bytes) / GIB:.6f}"
     # What no card holds lies once: such a host allows exchanges only, which the engine Strata makes.
-    admission = "strata-adaptive" if placement.ram.mode in ("resident", "budget") else "always"
+    exchanges = placement.ram.mode in ("resident", "budget")
+    admission = load_engine(engine).policy.get("admission", "strata-adaptive" if exchanges else "always")
     spec = RunSpec(
         hardware=tuple(card.name for card in cards),
         capacity=Capacity(scope="layer", card_bytes=tuple(stage.expert_bytes for stage in placement.stages)),

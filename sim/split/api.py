@@ -1,0 +1,57 @@
+"""`split`: the planner as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hwmodels.registry import load_profile
+from hwmodels.units import parse_size
+from sim.split.study import Question, Study, sets_of_cards, study
+from traces import RoutingTrace
+
+
+def split(
+    trace: RoutingTrace,
+    model: str,
+    gpus: str | Sequence[str],
+    *,
+    count: int | tuple[int, int] | None = None,
+    quants: Sequence[str] = (),
+    machine: str | None = None,
+    ram: str | None = None,
+    **choices: Any,
+) -> Study:
+    """Place a model on one to four cards and host memory.
+
+    Parameters
+    ----------
+    trace
+        Whose routing gives the hit curve; of the model's shape.
+    model, quants
+        Packaged model or file; its default quantization unless others are named.
+    gpus, count
+        Profile names; with `count` (or a range), copies of one card or selections of several.
+    machine, ram
+        Profile whose processor, memory and drive the cards share (the first card's by default), and other RAM.
+    choices
+        Further fields of `sim.split.study.Question`.
+
+    Raises
+    ------
+    SimError, TraceError, HardwareError
+        Anything that is not valid.
+    """
+    names = [gpus] if isinstance(gpus, str) else list(gpus)
+    low, high = count if isinstance(count, tuple) else (count, count)
+    question = Question(
+        model=model,
+        quants=tuple(quants) or (None,),
+        cards=sets_of_cards(names, low, high),
+        host=machine or names[0],
+        ram_bytes=None if ram is None else parse_size(ram),
+        **choices,
+    )
+    profiles = {name: load_profile(name) for name in {*names, question.host}}
+    profiles |= {profile.name: profile for profile in list(profiles.values())}
+    return study(question, trace, profiles)

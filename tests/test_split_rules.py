@@ -1,0 +1,338 @@
+"""llama.cpp rules in and out, impossibilities in one sentence, estimates beside the engine, and the command."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hwmodels.registry import load_profile
+from hwmodels.units import GB
+from sim.cli import main
+from sim.errors import SimError
+from sim.preset import load_engine
+from sim.split.cards import Card, HostSide
+from sim.split.compare import forced, room_sentence, speed_matters
+from sim.split.curve import HitCurve
+from sim.split.limits import explain, few_slots
+from sim.split.memory import needs_of
+from sim.split.placement import Problem
+from sim.split.planner import Planner
+from sim.split.rules import CPU, parse_rules, place, report, tensor, write_rules
+from sim.split.study import Answer, Question, sets_of_cards, study
+from sim.split.timed import simulate_placement
+from tests.split_machines import CARD, STYLE, problem, small_model
+from traces import load_model
+from traces.synthetic import generate, load_style
+from traces.windows import compose_windows
+
+FLASH = "qwen3.8-flash-next"
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return generate(load_model(FLASH), load_style(FLASH), tokens=48, seed=1, weights=False)
+
+
+@pytest.fixture(scope="module")
+def curve(trace) -> HitCurve:
+    return HitCurve.measure(trace)
+
+
+def flash(curve, cards, quant="UD-Q4_K_XL", *, mode="arena", ram=64 * GB, engine="generic", miss="cpu", **options):
+    geometry = load_model(FLASH, quant)
+    profiles = [load_profile(name) for name in cards]
+    return Problem(
+        needs_of(geometry, **options), tuple(Card.of(p, geometry.quant_family) for p in profiles),
+        HostSide.of(profiles[0], geometry.quant_family, ram), curve, load_engine(engine), miss, mode,
+    )  # fmt: skip
+
+
+class TestRules:
+    def test_n_cpu_moe_empties_the_first_layers_and_the_card_that_overflows_is_named(self):
+        """Two cards, layers 0-1 and 2-3, N = 2: A keeps nothing, B everything (ggml-org/llama.cpp#15263)."""
+        b = replace(CARD, name="b", usable_bytes=15_000_000)
+        found = report(problem([CARD, b], 4, carve=True), parse_rules([], 2, range(4)), (2, 2))
+        experts = 12 * 1_000_000
+        assert [d.expert_bytes for d in found.devices] == [0, 2 * experts, 2 * experts]
+        assert found.tokens_per_s is None
+        assert any(re.search(r"^card \(CUDA0\) keeps no experts though 0\.0 GiB", w) for w in found.warnings)
+        assert any(w.startswith("b (CUDA1) is over-full by 0.0 GiB") for w in found.warnings)
+        assert found.devices[1].over_bytes == found.devices[1].dense_bytes + 2 * experts - 15_000_000
+
+    def test_first_match_counts_and_parts_of_a_layer_can_go_apart(self):
+        rules = parse_rules([r"blk\.0\.ffn_down_exps=CUDA1,blk\.0\.=CPU"], 0, range(2))
+        assert place(small_model(2), rules, (0, 1)) == [(CPU, CPU, 1), (1, 1, 1)]
+
+    def test_bytes_are_all_accounted_for(self):
+        rules = parse_rules(["ffn_up=CPU", r"blk\.[0-9]\.ffn_down=CUDA0"], 0, range(6))
+        found = report(problem([replace(CARD, usable_bytes=10**9)] * 2, 6, carve=True), rules, (3, 3))
+        assert sum(d.expert_bytes for d in found.devices) == small_model(6).all_expert_bytes
+        assert found.devices[2].expert_bytes == pytest.approx(small_model(6).all_expert_bytes / 3, abs=6)
+        assert found.tokens_per_s > 0
+
+    def test_rules_that_move_nothing_are_named(self):
+        rules = parse_rules([r"blk\.9\.ffn=CPU", r"blk\.0\.=CPU", r"blk\.0\.ffn_up=CUDA0"], 0, range(4))
+        found = report(problem([replace(CARD, usable_bytes=10**9)], 4), rules, (4,))
+        assert [w for w in found.warnings if "moves no" in w] == [
+            r"rule 'blk\\.9\\.ffn=CPU' moves no expert tensor",
+            r"rule 'blk\\.0\\.ffn_up=CUDA0' moves no expert tensor",
+        ]
+
+    def test_everything_on_the_card_is_as_fast_as_the_plan_that_holds_everything(self):
+        big = replace(CARD, usable_bytes=10**9)
+        machine = problem([big, big], 6, carve=True)
+        by_rules = report(machine, [], (3, 3))
+        assert by_rules.pass_ns == Planner(machine).evaluate((big, big), (3, 3)).pass_ns
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("blk=GPU0", "a device CPU or CUDA0"), ("blk", "expected REGEX=DEVICE"), ("(=CPU", "does not compile"),
+            ("=CPU", "expected REGEX=DEVICE"),
+        ],
+    )  # fmt: skip
+    def test_bad_rules(self, text, message):
+        with pytest.raises(SimError, match=message):
+            parse_rules([text])
+
+    def test_cards_and_layers_that_are_not_there(self):
+        with pytest.raises(SimError, match="names CUDA1, but there are 1 cards"):
+            report(problem([CARD], 4), parse_rules(["up=CUDA1"]), (4,))
+        with pytest.raises(SimError, match="--n-cpu-moe 5: the model has 4 layers"):
+            parse_rules([], 5, range(4))
+        with pytest.raises(SimError, match="must add up to 4"):
+            report(problem([CARD], 4), [], (3,))
+
+    @pytest.mark.parametrize("count", [1, 2, 3])
+    def test_a_plan_written_as_rules_fits_and_says_what_it_keeps(self, curve, count):
+        machine = flash(curve, ["tesla-p40"] * count, mode="resident", ram=200 * GB, carve=True)
+        placement = Planner(machine).best()
+        options, note = write_rules(placement, machine.needs.geometry)
+        rules = parse_rules([options[options.index("-ot") + 1]], 0, machine.needs.geometry.layer_ids)
+        back = report(machine, rules, placement.layers_each)
+        assert not [w for w in back.warnings if "over-full" in w]
+        kept = int(re.search(r"(\d+) of 48 layers", note)[1])
+        whole = 512 * machine.needs.geometry.expert_bytes[0]
+        assert sum(d.expert_bytes for d in back.devices[:-1]) == kept * whole
+        for device, stage in zip(back.devices, placement.stages, strict=False):
+            assert 0 <= stage.budget.cache_bytes - device.expert_bytes < whole
+
+    def test_tensor_names_are_llama_cpps(self):
+        assert tensor(7, "gate") == "blk.7.ffn_gate_exps.weight"
+
+
+class TestLimits:
+    def sentence(self, problem_):
+        planner = Planner(problem_)
+        assert planner.best() is None
+        return explain(problem_, planner.shortfall)
+
+    def test_ram_below_need_says_how_much_and_what_fits(self, curve):
+        text = self.sentence(flash(curve, ["tesla-p40"], mode="resident"))
+        assert text == (
+            "RAM: resident keeps the experts that no card holds in memory, 60.0 GB (55.9 GiB) and 10.0 "
+            "GB (9.3 GiB) of headroom need 70.0 GB (65.2 GiB), 5.6 GiB more than the 64.0 GB (59.6 GiB); "
+            "what would fit: --host mmap (6.0 GB (5.6 GiB) of experts on the drive) or 2 cards or NVFP4"
+        )
+
+    def test_what_is_said_to_fit_does(self, curve):
+        assert Planner(flash(curve, ["tesla-p40"] * 2, mode="resident")).best()
+        assert Planner(flash(curve, ["tesla-p40"], "NVFP4", mode="resident")).best()
+        assert Planner(flash(curve, ["tesla-p40"], mode="mmap")).best()
+
+    def test_card_too_small_for_its_dense_part(self, curve):
+        tight = flash(curve, ["rtx-3070"], mode="mmap", context=1_048_576)
+        text = self.sentence(tight)
+        found = re.search(
+            r"rtx-3070 needs ([\d.]+) GiB more than its 7\.6 GiB .*a context of ([\d,]+) tokens", text
+        )
+        assert float(found[1]) > 10
+        fits = int(found[2].replace(",", ""))
+        assert Planner(flash(curve, ["rtx-3070"], mode="mmap", context=fits)).best()
+        assert not Planner(flash(curve, ["rtx-3070"], mode="mmap", context=fits + 1024)).best()
+
+    def test_a_context_that_eats_the_slots_is_said(self, curve):
+        fits = flash(curve, ["rtx-3070"], mode="mmap", context=65_536)
+        notes = few_slots(fits, Planner(fits).best())
+        found = re.search(
+            r"keeps (\d) experts a layer, fewer than the 10 .* ([\d.]+) GiB are missing; a context of ([\d,]+)",
+            notes[0],
+        )
+        roomy = flash(curve, ["rtx-3070"], mode="mmap", context=int(found[3].replace(",", "")))
+        assert not few_slots(roomy, Planner(roomy).best())
+
+    def test_one_gib_of_kv_costs_whole_slots(self, curve):
+        """Slots fall by what the session grows, in whole experts (EfficientMoE/MoE-Infinity#32)."""
+        less, more = (
+            Planner(flash(curve, ["tesla-p40"], mode="mmap", context=n)).best().slots for n in (32_768, 98_304)
+        )
+        grown = 65_536 * (12 * 1_056 + 1_536 + 256)
+        assert less - more == pytest.approx(grown / 3_134_208, abs=1.01)
+
+
+class TestTimed:
+    def test_estimate_equals_the_engine_when_everything_is_in_vram(self):
+        model = replace(load_model("olmoe-1b-7b"), name="olmoe")
+        trace = generate(model, STYLE, tokens=20, seed=2, weights=False)
+        profile = load_profile("rtx-3090")
+        for preset in ("generic", "strata"):
+            card = Card.of(profile, model.quant_family)
+            machine = Problem(
+                needs_of(model, session_bytes=0), (card, card), HostSide.of(profile, model.quant_family),
+                HitCurve.measure(trace), load_engine(preset), "cpu",
+            )  # fmt: skip
+            placement = Planner(machine).best()
+            ran = simulate_placement(placement, trace, {card.name: profile}, profile, engine=preset)
+            assert placement.hit_rate == 1
+            assert ran.hit_rate == 1
+            assert placement.pass_ns / 1e6 == pytest.approx(ran.ms_a_pass, rel=1e-4)
+
+    def test_estimate_is_near_the_engine_with_misses_on_the_cpu(self, trace, curve):
+        machine = flash(curve, ["tesla-p40"], "IQ3_S", mode="arena", ram=200 * GB)
+        placement = Planner(machine).best()
+        sized = replace(trace, geometry=machine.needs.geometry)
+        profile = load_profile("tesla-p40")
+        ran = simulate_placement(placement, sized, {"tesla-p40": profile}, profile)
+        assert placement.pass_ns / 1e6 == pytest.approx(ran.ms_a_pass, rel=0.1)
+
+    def test_published_windows_that_were_not_fitted(self, trace):
+        """2x RTX 4060 Ti, UD-IQ4_XS, 3.18 rows: 43 to 47 ms (Strata, 2026-10-05), at 87 % hits within 10 %."""
+        hits = HitCurve.measure(compose_windows(trace, 3.18, 2.3))
+        machine = flash(
+            hits, ["rtx-4060ti"] * 2, "UD-IQ4_XS", ram=128 * GB, engine="strata", miss="hybrid", carve=True
+        )
+        times = Planner(machine).times
+        rates = [np.mean([hits.hit_rate(layer, n) for layer in range(48)]) for n in range(513)]
+        slots = int(np.argmin(np.abs(np.asarray(rates) - 0.87)))
+        card = machine.cards[0]
+        ns = (
+            sum(times.layer_ns(card, layer, slots, 512) for layer in range(48))
+            + times.head_ns(card)
+            + times.overhead_ns
+        )
+        assert ns / 1e6 == pytest.approx(45.4, rel=0.1)
+
+
+class TestStudy:
+    def test_sets_of_cards(self):
+        assert sets_of_cards(["p40"], 1, 3) == (("p40",), ("p40", "p40"), ("p40", "p40", "p40"))
+        assert sets_of_cards(["a", "b"]) == (("a",), ("b",), ("a", "b"))
+        assert sets_of_cards(["a", "a", "b"], 2) == (("a", "a"), ("a", "b"))
+        for gpus, low, high in ((["a"], 1, 5), (["a", "b"], 3, 3), (["a"], 3, 2)):
+            with pytest.raises(SimError, match="cannot be planned"):
+                sets_of_cards(gpus, low, high)
+
+    def test_the_best_few_are_simulated_and_the_others_say_that_they_are_not(self, trace):
+        profiles = {"tesla-p40": load_profile("tesla-p40")}
+        asked = Question(
+            FLASH, ("UD-Q4_K_XL",), sets_of_cards(["tesla-p40"], 1, 2), "tesla-p40", 64 * GB, simulate=1
+        )
+        found = study(asked, trace, profiles)
+        assert [bool(a.placement) for a in found.answers] == [False, True, False, True, False, True, True, True]
+        assert sum(a.simulated is not None for a in found.answers) == 1
+        assert found.best is not None
+        assert found.best.simulated is not None
+        assert found.best.cards == ("tesla-p40", "tesla-p40")
+
+    def test_speed_matters_says_what_the_blind_split_loses(self, curve):
+        unequal = flash(curve, ["tesla-p40", "rtx-3070"], "IQ3_S", mode="mmap", carve=True)
+        planner = Planner(unequal)
+        answer = Answer(("tesla-p40", "rtx-3070"), unequal.needs.geometry, "mmap", planner, planner.best())
+        assert re.match(
+            r"Card speed matters for this split: [\d,]+ layers give .* % less\.", speed_matters(answer)
+        )
+        points = forced(answer)
+        assert max(p.tokens_per_s for _, p in points if p) == answer.placement.tokens_per_s
+        equal = Planner(flash(curve, ["tesla-p40"] * 2, mode="mmap"))
+        assert speed_matters(Answer(("a", "b"), unequal.needs.geometry, "mmap", equal, equal.best())) is None
+
+    def test_the_roomiest_split_is_told_where_the_fastest_leaves_vram_empty(self, curve):
+        machine = flash(curve, ["tesla-p40"] * 3, "IQ3_S", mode="resident")
+        planner = Planner(machine)
+        answer = Answer(
+            ("tesla-p40",) * 3,
+            machine.needs.geometry,
+            "resident",
+            planner,
+            planner.best(),
+            roomiest=planner.roomiest(),
+        )
+        assert "would keep every expert in VRAM" in room_sentence(answer)
+        assert "10.0 GB of RAM needed" in room_sentence(answer)
+
+
+class TestCommand:
+    BASE = ("split", "--model", FLASH, "--quant", "UD-Q4_K_XL", "--simulate", "0", "--ram", "64GB")
+
+    def run(self, capsys, *more) -> str:
+        with pytest.raises(SystemExit) as stop:
+            main([*self.BASE, *more])
+        assert stop.value.code == 0
+        return capsys.readouterr().out
+
+    def fail(self, capsys, *more) -> str:
+        with pytest.raises(SystemExit) as stop:
+            main([*self.BASE, *more])
+        assert stop.value.code == 2
+        return capsys.readouterr().err.splitlines()[-1]
+
+    def test_table_json_and_plot(self, capsys, tmp_path):
+        out = self.run(
+            capsys, "--gpu", "tesla-p40", "--gpu", "rtx-3070", "--count", "2", "--host", "mmap", "--host",
+            "resident", "--plot", str(tmp_path / "a.png"), "--json", str(tmp_path / "a.json"),
+        )  # fmt: skip
+        assert "does not fit" in out
+        assert "estimated" in out
+        assert "hits are those of a synthetic trace" in out
+        assert (tmp_path / "a.png").stat().st_size > 5_000
+        data = json.loads((tmp_path / "a.json").read_text())
+        fitting = data["answers"][data["best"]]
+        assert sum(fitting["layers_each"]) == 48
+        assert fitting["estimated_pass_ns"] == (
+            sum(s["ns"] for s in fitting["stages"]) + sum(fitting["handoffs_ns"]) + fitting["overhead_ns"]
+        )
+        assert fitting["prefill_handoffs_ns"][0] > 10_000_000
+        missing = next(a for a in data["answers"] if not a["fits"])
+        assert missing["short_of"] == "RAM"
+        assert missing["short_bytes"] > 0
+
+    def test_rules(self, capsys):
+        out = self.run(capsys, "--gpu", "tesla-p40", "--count", "2", "--n-cpu-moe", "24")
+        assert "tesla-p40 (CUDA1) is over-full by" in out
+        assert "tesla-p40 (CUDA0) keeps no experts" in out
+        out = self.run(
+            capsys, "--gpu", "tesla-p40", "-ot", r"blk\.([0-9]|[1-3][0-9])\.ffn_.*_exps=CPU", "--json", "-"
+        )
+        data = json.loads(out)
+        assert data["tokens_per_s"] is None
+        assert [d["over_bytes"] > 0 for d in data["devices"]] == [False, True]
+
+    @pytest.mark.parametrize(
+        ("more", "message"),
+        [
+            (("--gpu", "tesla-p41"), "no hardware profile 'tesla-p41'"),
+            (("--gpu", "tesla-p40", "--host", "swap"), "unknown host mode 'swap' (known: arena, mmap, resi"),
+            (("--gpu", "tesla-p40", "--count", "x"), "--count x: expected a number of cards, or a range as 1..3"),
+            (("--gpu", "tesla-p40", "--ram", "64"), "size 64 has no unit"),
+            (("--gpu", "tesla-p40", "--host", "mmap", "--plot", "x.png"), "no machine of several cards fits"),
+            (("--gpu", "tesla-p40", "--rows", "3", "--emitted", "4"), "a window of 3 rows cannot emit 4 tokens"),
+            (("--gpu", "tesla-p40", "--p2p", "--count", "2"), "cannot hand over peer to peer"),
+            (("--gpu", "tesla-p40", "--miss", "guess"), "unknown miss mode 'guess'"),
+        ],
+    )  # fmt: skip
+    def test_errors_are_one_sentence(self, capsys, more, message):
+        assert message in self.fail(capsys, *more)
+
+    def test_other_models_need_their_session(self, capsys):
+        with pytest.raises(SystemExit):
+            main(["split", "--model", "qwen3-30b-a3b", "--gpu", "rtx-3070"])
+        assert "as in --session 2GiB" in capsys.readouterr().err
+        with pytest.raises(SystemExit) as stop:
+            main(
+                ["split", "--model", "qwen3-30b-a3b", "--gpu", "rtx-3070", "--session", "1GiB", "--simulate", "0"]
+            )
+        assert stop.value.code == 0
