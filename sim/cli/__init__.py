@@ -22,7 +22,20 @@ app = typer.Typer(
 
 def _register() -> None:
     """Each module adds its command to `app` when imported."""
-    from sim.cli import demo, inspect, listing, replay, report, run, split, sweep, trace_import, tune  # noqa: F401
+    from sim.cli import (  # noqa: F401
+        demo,
+        inspect,
+        listing,
+        predictor,
+        replay,
+        report,
+        run,
+        score,
+        split,
+        sweep,
+        trace_import,
+        tune,
+    )
 
 
 def main(args: list[str] | None = None) -> None:

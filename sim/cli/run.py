@@ -56,6 +56,16 @@ def run(
         str | None, typer.Option(help="Which misses may take a slot; the engine's, or always.")
     ] = None,
     prefetch: Annotated[str, typer.Option(help="Who comes early.")] = "none",
+    insertion: Annotated[
+        str,
+        typer.Option(
+            help="Where prefetched experts may go: free, guarded:events=N, never-evict or staging:slots=N."
+        ),
+    ] = "free",
+    prefetch_budget: Annotated[
+        str | None, typer.Option(help="Most that may be prefetched in one pass, with unit: 64MiB.")
+    ] = None,
+    predict_us: Annotated[float, typer.Option(min=0, help="Cost of one prediction, of a layer.")] = 0.0,
     placement: Annotated[str | None, typer.Option(help="Who is resident at the start.")] = None,
     engine: Annotated[str, typer.Option(help="Engine preset, NAME or FILE.toml.")] = "generic",
     miss: Annotated[
@@ -70,12 +80,19 @@ def run(
     start: Annotated[str, typer.Option(help="Page cache at the start: warm or cold.")] = "warm",
     passes: Annotated[int | None, typer.Option(min=1, help="Only the first so many passes.")] = None,
     fmt: FormatOpt = None,
+    ceiling: Annotated[
+        bool,
+        typer.Option(
+            help="Also lift one limit at a time (slots, prefetch, fixed costs) and name the one that binds."
+        ),
+    ] = False,
     timeline: Annotated[Path | None, typer.Option(help="Write a Chrome trace that opens in Perfetto.")] = None,
     json: JsonOpt = None,
 ) -> None:
     """Simulate one run in time: tokens per second, where the time goes, from where experts were served."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from hwmodels.units import parse_size
     from sim.arms import load_arms
     from sim.errors import SimError
     from sim.run import simulate
@@ -86,8 +103,8 @@ def run(
             raise SimError("give either a scenario file or options, not both")
         arms = load_arms(scenario)
         if len(arms) > 1:
-            if timeline is not None:
-                raise SimError("a timeline is of one run; this scenario has several arms")
+            if timeline is not None or ceiling:
+                raise SimError("timelines and ceilings are of one run; this scenario has several arms")
             _run_arms(arms, json)
             return
         chosen = arms[0].scenario
@@ -99,7 +116,8 @@ def run(
             "capacity": capacity, "slots_per_layer": slots_per_layer, "card_capacity": card_capacity or None,
             "layers_each": layers_each or None, "scope": scope, "eviction": eviction, "admission": admission,
             "prefetch": prefetch, "placement": placement, "engine": engine, "miss": miss, "host": host,
-            "start": start,
+            "start": start, "insertion": insertion, "predict_us": predict_us,
+            "prefetch_bytes": None if prefetch_budget is None else parse_size(prefetch_budget),
         }  # fmt: skip
         chosen = build_scenario({k: v for k, v in options.items() if v is not None}, "options")
     recorded = open_scenario_trace(chosen)
@@ -112,11 +130,21 @@ def run(
         result = simulate(
             recorded, chosen.spec, timeline=timeline, progress=lambda done: bar.update(task, completed=done)
         )
+    lifted = []
+    if ceiling:
+        from sim.ceiling import ceilings
+
+        lifted = ceilings(recorded, chosen.spec)
     if json is not None:
-        write_json(json, result.to_dict(passes=True))
+        extra = {"ceilings": [one.to_dict() for one in lifted]} if lifted else {}
+        write_json(json, result.to_dict(passes=True) | extra)
         if quiet:
             return
     _print(recorded, result)
+    if lifted:
+        from sim.cli.score import print_ceilings
+
+        print_ceilings(lifted)
     if timeline is not None:
         typer.echo(f"timeline: {timeline} (open it at ui.perfetto.dev)")
     warn(result.warnings)
@@ -205,5 +233,6 @@ def _print(trace: RoutingTrace, result: RunResult) -> None:
         typer.echo(
             f"prefetch: {stats.issued:,} copies, recall {percent(stats.recall, 1)} %, precision "
             f"{percent(stats.precision, 1)} %, in time {percent(stats.timeliness, 1)} %, late {stats.late:,}, "
-            f"wasted {format_bytes(stats.wasted_bytes)}, cancelled {stats.cancelled:,}, no room {stats.refused:,}"
+            f"wasted {format_bytes(stats.wasted_bytes)}, harmful {format_bytes(stats.harmful_bytes)}, "
+            f"cancelled {stats.cancelled:,}, no room {stats.refused + stats.over_budget:,}"
         )

@@ -1,0 +1,144 @@
+"""`residency predictor`: how good must a predictor be before prefetching pays?"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sim.cli import app
+from sim.cli.common import (
+    CapacityOpt,
+    FormatOpt,
+    JsonOpt,
+    ModelOpt,
+    ScopeOpt,
+    SlotsOpt,
+    TraceArg,
+    number,
+    open_trace,
+    parse_capacity,
+    show,
+    table,
+    warn,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from sim.predictor import Study
+
+RECALLS = "0.2,0.4,0.6,0.8,1"
+PRECISIONS = "0.1,0.25,0.5,0.75,1"
+WINDOWS = "1,2,4"
+
+
+@app.command()
+def predictor(
+    trace: TraceArg,
+    hardware: Annotated[str, typer.Option(help="Profile name or file.")],
+    model: ModelOpt = None,
+    capacity: CapacityOpt = None,
+    slots_per_layer: SlotsOpt = None,
+    scope: ScopeOpt = "global",
+    eviction: Annotated[str, typer.Option(help="Who leaves.")] = "lru",
+    miss: Annotated[str, typer.Option(help="cpu, fetch, hybrid or stream.")] = "fetch",
+    insertion: Annotated[
+        str, typer.Option(help="Where prefetched experts may go: free, guarded, never-evict, staging:slots=N.")
+    ] = "free",
+    predict_us: Annotated[float, typer.Option(help="Cost of one prediction, of a layer.")] = 0.0,
+    recalls: Annotated[str, typer.Option(help="Recalls to try.")] = RECALLS,
+    precisions: Annotated[str, typer.Option(help="Precisions to try.")] = PRECISIONS,
+    windows: Annotated[str, typer.Option(help="Horizons to try, in layers ahead.")] = WINDOWS,
+    decay: Annotated[float, typer.Option(help="Recall h layers ahead is recall x decay^(h-1).")] = 1.0,
+    passes: Annotated[int, typer.Option(min=1, help="Passes to simulate, the last of the trace.")] = 16,
+    seed: Annotated[int, typer.Option(help="Seed of the noisy oracle.")] = 1,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; as many as cores by default.")] = None,
+    fmt: FormatOpt = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the break-even line into a picture (extra: plot).")
+    ] = None,
+    json: JsonOpt = None,
+) -> None:
+    """Sweep recall, precision and horizon of a noisy oracle, and find where prefetching stops paying."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from sim.predictor import study
+    from sim.run import RunSpec
+
+    room = parse_capacity(capacity, slots_per_layer, scope)
+    spec = RunSpec(
+        (hardware,), room, eviction=eviction, miss=miss, insertion=insertion, predict_us=predict_us
+    )  # fmt: skip
+    recorded = open_trace(trace, fmt, model)
+    quiet = str(json) == "-"
+    with Progress(
+        TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("runs"), TimeRemainingColumn(),
+        transient=True, disable=quiet,
+    ) as bar:  # fmt: skip
+        task = bar.add_task("run", total=None)
+        found = study(
+            recorded, spec,
+            recalls=_numbers(recalls, "--recalls"), precisions=_numbers(precisions, "--precisions"),
+            windows=[int(w) for w in _numbers(windows, "--windows")], decay=decay, passes=passes, seed=seed,
+            workers=workers or os.cpu_count() or 1,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )  # fmt: skip
+    if json is not None:
+        write_json(json, found.to_dict())
+    if plot is not None:
+        from sim.plots import draw_break_even
+
+        draw_break_even(found, plot, f"{recorded.geometry.label} on {hardware}, {eviction}, miss {miss}")
+    if not quiet:
+        _print(found)
+        if plot is not None:
+            typer.echo(f"plot: {plot}")
+
+
+def _numbers(text: str, option: str) -> list[float]:
+    """Comma-separated numbers."""
+    from sim.errors import SimError
+
+    try:
+        found = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        found = []
+    if not found:
+        raise SimError(f"{option} is {text!r}, expected numbers separated by commas")
+    return found
+
+
+def _print(found: Study) -> None:
+    """One table a horizon, the break-even line, and the predictors that exist."""
+    from sim.predictor import break_even
+
+    line = break_even(found.grid)
+    precisions = sorted({cell.precision for cell in found.grid})
+    for window in sorted({cell.window for cell in found.grid}):
+        shown = table(
+            f"speed against no prefetching, {window} layer(s) ahead",
+            ["recall", *(f"precision {p:g}" for p in precisions), "pays from precision"],
+        )
+        cells = {(c.recall, c.precision): c for c in found.grid if c.window == window}
+        for recall in sorted({recall for recall, _ in cells}):
+            at = line[window, recall]
+            shown.add_row(
+                f"{recall:g}", *(f"{cells[recall, p].speedup:.3f}x" for p in precisions),
+                "never" if at is None else f"{at:.2f}" if at > precisions[0] else f"any (from {at:g})",
+            )  # fmt: skip
+        show(shown)
+    shown = table("predictors without knowledge of the future, on the same passes, 1 layer ahead",
+                  ["predictor", "recall", "precision", "copies", "speed"])  # fmt: skip
+    for cell in found.known:
+        shown.add_row(
+            cell.prefetch, number(cell.recall), number(cell.precision), f"{cell.copies:,}", f"{cell.speedup:.3f}x"
+        )
+    show(shown)
+    typer.echo(
+        f"without prefetching: {number(found.baseline.tokens_per_s)} tokens/s, "
+        f"{found.baseline.prefetch.wanted:,} misses; noisy oracles see the future"
+    )
+    if found.passes < found.of_passes:
+        warn([f"only the last {found.passes} of {found.of_passes} passes were simulated (--passes)"])
