@@ -89,7 +89,7 @@ def predict_wall_ms(trace: RoutingTrace, cache_mib: int, fit: PhoneFit | None = 
 
 
 def fit_tokens(trace: RoutingTrace, cache_mib: int, wall_ms: Sequence[float], tokens: int = 40) -> PhoneFit:
-    """Factors with the least sum of absolute errors over the first tokens, a few of which are the phone's outliers."""
+    """Factors with the least sum of absolute errors over the first tokens (the phone has outliers)."""
     decoded = np.cumsum(trace.pass_phase != 0)
     head = trace.select_passes(decoded <= tokens)
 

@@ -26,6 +26,7 @@ def _register() -> None:
         demo,
         inspect,
         listing,
+        lookahead,
         predictor,
         replay,
         report,
@@ -35,6 +36,7 @@ def _register() -> None:
         sweep,
         trace_import,
         tune,
+        vram,
     )
 
 

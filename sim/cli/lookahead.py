@@ -1,0 +1,100 @@
+"""`residency window` and `residency placement`: what a look-ahead would copy, and profiles by hindsight."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim.cli import app
+from sim.cli.common import (
+    FormatOpt,
+    JsonOpt,
+    ModelOpt,
+    TraceArg,
+    number,
+    open_trace,
+    show,
+    table,
+    warn,
+    write_json,
+)
+
+KeptOpt = Annotated[
+    bool, typer.Option("--kept-only", help="Of a verify window only the row of the accepted token.")
+]
+
+
+@app.command()
+def window(
+    trace: TraceArg,
+    slots: Annotated[int | None, typer.Option(min=1, help="Room in whole experts: also count copies.")] = None,
+    horizon: Annotated[
+        list[int] | None, typer.Option(min=1, help="Tokens known ahead; repeat for several.")
+    ] = None,
+    link: Annotated[str | None, typer.Option(help="Profile whose link copies the experts, for times.")] = None,
+    profile: Annotated[Path | None, typer.Option(help="STRP profile that fills the slots at the start.")] = None,
+    kept_only: KeptOpt = False,
+    model: ModelOpt = None,
+    fmt: FormatOpt = None,
+    json: JsonOpt = None,
+) -> None:
+    """Distinct experts of windows up to 64 tokens, and what a perfect look-ahead copies a token."""
+    from hwmodels.registry import load_profile
+    from policies.placement.strp import read_strp
+    from sim.lookahead import lookahead_cost, window_unions
+
+    recorded = open_trace(trace, fmt, model)
+    unions = window_unions(recorded)
+    start = read_strp(profile).ranked if profile else []
+    costs = []
+    if slots is not None:
+        costs = [
+            lookahead_cost(recorded, slots, h, start, kept_only=kept_only) for h in horizon or (1, 4, 16, 32, 64)
+        ]
+    rate = load_profile(link).link.h2d_mb_per_s if link else None
+    if json is not None:
+        data = [asdict(c) | {"ms_per_token": c.ms_per_token(rate) if rate else None} for c in costs]
+        write_json(json, {"windows": [asdict(u) for u in unions], "lookahead": data})
+        if str(json) == "-":
+            return
+    shown = table("distinct experts of a window", ["tokens", "mean", "most", "of one token"], left=0)
+    for u in unions:
+        shown.add_row(str(u.tokens), number(u.mean, 1), number(u.most, 0), number(u.of_single))
+    show(shown)
+    if costs:
+        title = f"perfect look-ahead, {slots:,} slots"
+        copied = table(title, ["horizon", "copies a token", "MB a token", "ms a token"], left=0)
+        for c in costs:
+            ms = number(c.ms_per_token(rate)) if rate else "n/a"
+            copied.add_row(str(c.horizon), number(c.copies_per_token, 1), number(c.bytes_per_token / 1e6, 1), ms)
+        show(copied)
+    if recorded.synthetic:
+        warn(["the trace is synthetic: generated, not recorded from a model"])
+
+
+@app.command()
+def placement(
+    trace: TraceArg,
+    slots: Annotated[int, typer.Option(min=1, help="Room in whole experts.")],
+    out: Annotated[
+        Path, typer.Option(help="STRP profile to write, for --expert-profile or placement strp:file=.")
+    ],
+    first: Annotated[int, typer.Option(min=0, help="First token of the range (prompts do not count).")] = 0,
+    tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of the range; to the end by default.")] = None,
+    kept_only: KeptOpt = False,
+    model: ModelOpt = None,
+    fmt: FormatOpt = None,
+) -> None:
+    """Write the experts that a range of tokens uses most, as a profile that the engine Strata can start with."""
+    from policies.placement.strp import StrpProfile, complete, write_strp
+    from sim.lookahead import hindsight_rank
+
+    recorded = open_trace(trace, fmt, model)
+    geometry = recorded.geometry
+    ranked = hindsight_rank(recorded, first, tokens, kept_only=kept_only)
+    order = complete(ranked, geometry.n_experts)
+    write_strp(out, StrpProfile(geometry.n_layers, geometry.experts, min(slots, len(order)), order))
+    typer.echo(f"{out}: {len(ranked):,} experts used, {min(slots, len(ranked)):,} of them in {slots:,} slots")

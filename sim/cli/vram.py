@@ -1,0 +1,79 @@
+"""`residency vram`: where a card's memory goes, line by line, and what the host has left."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sim.cli import app
+from sim.cli.common import JsonOpt, number, show, table, write_json
+
+
+@app.command()
+def vram(
+    model: Annotated[str, typer.Option(help="Model geometry, NAME, NAME/QUANT or FILE.toml.")],
+    hardware: Annotated[str, typer.Option(help="Profile name or file.")],
+    context: Annotated[int, typer.Option(min=1, help="Tokens that the context can hold.")] = 4096,
+    kv: Annotated[str, typer.Option(help="KV cell: int8, fp16, q4_0 or k8v4.")] = "int8",
+    kv_resident: Annotated[int, typer.Option(min=0, help="Cells a layer kept on the card; 0: all.")] = 0,
+    draft: Annotated[bool, typer.Option(help="With the draft layer and its head.")] = True,
+    session: Annotated[
+        str | None, typer.Option(help="Size of the context, for models whose context is not known.")
+    ] = None,
+    reserve: Annotated[str | None, typer.Option(help="Kept free, instead of the profile's reserve.")] = None,
+    host: Annotated[
+        str, typer.Option(help="How the host holds the experts: arena, mmap, budget:gib=N, ...")
+    ] = "arena",
+    json: JsonOpt = None,
+) -> None:
+    """Expert slots that a card has left beside model and context, and what the host has for experts and pages."""
+    from hwmodels.registry import load_profile
+    from hwmodels.units import MIB, parse_size
+    from sim.errors import SimError
+    from sim.host import plan_host
+    from sim.vram import card_budget
+    from traces import load_model
+
+    geometry, profile = load_model(model), load_profile(hardware)
+    budget = card_budget(
+        geometry, profile, context=context, kv_type=kv, kv_resident=kv_resident, draft=draft,
+        session_bytes=parse_size(session) if session else None,
+        reserve_bytes=parse_size(reserve) if reserve else None,
+    )  # fmt: skip
+    slots = budget.slots([size for size in geometry.expert_bytes for _ in range(geometry.experts)])
+    try:
+        plan = plan_host(geometry, profile, host, on_card=range(slots))
+        ram = {"pinned": plan.pinned_bytes, "pageable": plan.pageable_bytes, "page_cache": plan.page_cache_bytes}
+        misfit = None
+    except SimError as error:
+        ram, misfit = {}, str(error)
+    if json is not None:
+        lines = [{"line": line.name, "bytes": line.nbytes, "source": line.source} for line in budget.lines]
+        write_json(
+            json,
+            {
+                "model": geometry.label,
+                "hardware": profile.name,
+                "usable_bytes": budget.usable_bytes,
+                "lines": lines,
+            }
+            | {"cache_bytes": budget.cache_bytes, "slots": slots, "experts": geometry.n_experts}
+            | {"host": host, "host_bytes": ram, "host_misfit": misfit},
+        )
+        if str(json) == "-":
+            return
+    shown = table(f"{geometry.label} on {profile.name}, context {context:,}", ["line", "MiB"])
+    shown.add_row("usable", number(budget.usable_bytes / MIB, 1))
+    for line in budget.lines:
+        shown.add_row(line.name, number(-line.nbytes / MIB, 1))
+    shown.add_row("left for experts", number(budget.cache_bytes / MIB, 1))
+    shown.add_row("slots", f"{slots:,} of {geometry.n_experts:,}")
+    show(shown)
+    if misfit is not None:
+        typer.echo(f"host {host}: {misfit}")
+        return
+    held = table(f"host {host}", ["memory", "GiB"])
+    for name, nbytes in ram.items():
+        held.add_row(name.replace("_", " "), number(nbytes / 2**30))
+    show(held)
