@@ -1,7 +1,7 @@
 """What a look-ahead over tokens would have to bring: distinct experts of windows, and copies a token.
 
 No time passes here; copies become ms at a link rate. A *token* is one row of a pass that is no prefill. The
-perfect look-ahead knows the experts of the next `horizon` tokens and nothing beyond: for a copy it evicts whoever it
+perfect look-ahead knows the experts of the next `horizon` tokens and nothing beyond: for a copy it evicts those it
 knows no use of, longest unused first, and then the resident whose next use is farthest.
 Source of the questions: Niko1221/Strata PR #3265; of the policy: Belady with a window of tokens.
 """
