@@ -70,6 +70,12 @@ class NaiveLfru(Scan):
         return Fraction(len(uses), state.event.number - last + 1)
 
 
+class NaiveLfu(Scan):
+    @staticmethod
+    def score(state, key):
+        return (len(state.uses[key]), state.look_ups[key][-1] if state.uses[key] else 0)
+
+
 class NaiveLruK(Scan):
     @staticmethod
     def score(state, key):

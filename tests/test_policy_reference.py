@@ -14,6 +14,7 @@ from tests import naive
 
 PAIRS = {
     "lfru": naive.NaiveLfru(),
+    "lfu": naive.NaiveLfu(),
     "lru-k": naive.NaiveLruK({"k": 2}),
     "lru-k:k=3": naive.NaiveLruK({"k": 3}),
     "lfu:counts=decayed,half_life_tokens=3": naive.NaiveDecayedLfu({"half_life": 3.0}),

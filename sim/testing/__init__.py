@@ -1,6 +1,6 @@
 """Checks that any policy can run, built-in or a stranger's, and what they are made of.
 
-    from sim.testing import check_admission, check_eviction
+    from sim.testing import check_admission, check_eviction, check_prefetch
     check_eviction(MyPolicy())
 
 Each law is a function of its own, so that a test suite can name the one that fails:
@@ -16,14 +16,17 @@ the best possible hits of tiny traces, by trying everything.
 from sim.testing.admission import ADMISSION_CHECKS, check_admission
 from sim.testing.eviction import EVICTION_CHECKS, check_eviction
 from sim.testing.optimum import best_hits
+from sim.testing.prefetch import PREFETCH_CHECKS, check_prefetch
 from sim.testing.watched import WatchedPool, replay_watched
 
 __all__ = [
     "ADMISSION_CHECKS",
     "EVICTION_CHECKS",
+    "PREFETCH_CHECKS",
     "WatchedPool",
     "best_hits",
     "check_admission",
     "check_eviction",
+    "check_prefetch",
     "replay_watched",
 ]

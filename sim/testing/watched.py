@@ -28,6 +28,8 @@ class WatchedPool(CachePool):
         self._asked = self._victim
         self._victim = self._watched_victim
         self._wanted: list[int] = []
+        self.departures: list[int] = []
+        """Keys that left, in order."""
 
     def lookup(self, index: int, keys: list[int]) -> list[int]:
         """Remember who must stay."""
@@ -69,6 +71,7 @@ class WatchedPool(CachePool):
             needed = sum(self.pool.size_of[k] for k in self._wanted)
             assert needed > self.pool.capacity[scope], f"{self.eviction.name}: member {key} left its own event"
         super()._remove(key)
+        self.departures.append(key)
         self.check()
 
     def check(self) -> None:

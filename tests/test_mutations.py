@@ -1,0 +1,290 @@
+"""The suite notices broken code: each mutation below is made, and the checks named beside it must fail.
+
+| broken on purpose | caught by |
+|---|---|
+| the search for a victim ignores who is protected (lists, heaps, CLOCK's hand, random) | laws at every step |
+| LRU: the newest leaves | nine events |
+| LRU: use does not move | counts of libCacheSim |
+| LRU: rows of an event reversed | order of rows |
+| LFRU: age is off; ties to the higher key | its definition |
+| LFU: ties to the newer | its definition |
+| Belady: the nearest use leaves; MIN: always admits | trying everything |
+| cache: room is not made | laws at every step |
+| cache: members looked up one by one | nine events |
+| cache: a periodic policy is told that nobody is resident | conformance suite |
+| SIEVE: the hand stays on a removed expert | laws at every step |
+| S3-FIFO: nobody is promoted; ARC: p is never adapted, nothing is remembered | counts of libCacheSim |
+| adaptive tier: pairs are not looked for | admission by hand |
+| a policy peeks; keeps its state; guesses; answers nonsense | conformance suite |
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from policies import create, structures
+from policies.admission import strata_adaptive
+from policies.admission.always import Always
+from policies.eviction import arc, belady, clock, lfru, lfu, lru, s3fifo, sieve
+from policies.eviction import min as minimum
+from policies.protocol import EvictionPolicy
+from sim.pool import CachePool, make_future
+from sim.replay import Capacity, replay
+from sim.testing import best_hits, check_admission, check_eviction, replay_watched
+from sim.testing.cases import random_trace
+from sim.testing.eviction import (
+    check_causal,
+    check_laws_at_every_step,
+    check_refuses_to_guess,
+    check_same_twice,
+)
+from tests import test_admission, test_libcachesim_counts
+from tests.naive import NaiveLfru, NaiveLfu
+from tests.test_conformance import NINE, hits, one_layer, test_nine_events
+
+random_eviction = importlib.import_module("policies.eviction.random")
+
+
+def unguarded_list(s, which, guard, tick):
+    return structures.front(s, which)
+
+
+def unguarded_heap(s, scope, guard, tick):
+    return s.items[s.base[scope]] if s.size[scope] else -1
+
+
+def laws(spec: str) -> Callable[[], None]:
+    return lambda: check_laws_at_every_step(create("eviction", spec))
+
+
+def nine(policy: str, expected: int) -> Callable[[], None]:
+    return lambda: test_nine_events(policy, "event", expected)
+
+
+def optimum(policy: str, bypass: bool) -> Callable[[], None]:
+    def check() -> None:
+        assert hits(one_layer(NINE, 6, 2), policy, 3) == best_hits(NINE, 3, bypass=bypass)
+
+    return check
+
+
+def row_order() -> None:
+    """Two experts of one event: the first row's leaves first."""
+    result = replay(one_layer([(2, 1), (0, 3), (1, 4)], 5, 2), "lru", Capacity(total_bytes=3))
+    assert result.hits.tolist() == [0, 0, 0, 0, 1, 0]
+
+
+def definition(spec: str, naive: EvictionPolicy) -> Callable[[], None]:
+    """The scan over every resident of `tests/naive.py`, on one seeded trace."""
+
+    def check() -> None:
+        trace = random_trace(3)
+        for divisor in (2, 4):
+            capacity = Capacity(total_bytes=trace.geometry.all_expert_bytes // divisor)
+            fast, _ = replay_watched(trace, create("eviction", spec), Always(), capacity)
+            slow, _ = replay_watched(trace, naive, Always(), capacity)
+            assert fast == slow
+
+    return check
+
+
+def lfru_age_from_zero(state, scope, incoming, guard, tick):
+    state.now[0] += 3
+    found = lfru_victim(state, scope, incoming, guard, tick)
+    state.now[0] -= 3
+    return found
+
+
+lfru_victim = lfru.Lfru.victim
+
+
+def lfru_ties_to_the_higher_key(s, which, key, stamp):
+    after = len(s.home) + which
+    while s.prev[after] < len(s.home) and (
+        stamp[s.prev[after]] > stamp[key] or (stamp[s.prev[after]] == stamp[key] and s.prev[after] < key)
+    ):
+        after = s.prev[after]
+    structures.push_before(s, which, key, after)
+
+
+def newest(s, which, guard, tick):
+    end = len(s.home) + which
+    node = s.prev[end]
+    while node != end and guard[node] >= tick:
+        node = s.prev[node]
+    return node if node != end else -1
+
+
+def newer_first(s, a, b):
+    return (s.score[a], -s.stamp[a], a) < (s.score[b], -s.stamp[b], b)
+
+
+def admit_without_room(self, key, index, *, forced=True):
+    self.evicted = []
+    self._insert(key)
+    return True
+
+
+def lookup_one_by_one(self, index, keys):
+    """Members become resident while the event is looked up."""
+    found = []
+    for key in keys:
+        found.append(self.resident[key])
+        if not self.resident[key]:
+            self.guard[key] = index
+            self.admit(key, index)
+    return found
+
+
+def forgetful_sieve(state, key):
+    structures.unlink(state.order, key)
+
+
+def arc_without_ghosts(state, key):
+    structures.unlink(state.order, key)
+
+
+def belady_nearest(state, scope, incoming, guard, tick):
+    members = state.order.items[state.order.base[scope] : state.order.base[scope] + state.order.size[scope]]
+    free = [key for key in members if guard[key] < tick]
+    return max(free, key=lambda key: state.order.score[key], default=-1)
+
+
+def always_admitting_min(state, scope, incoming, guard, tick):
+    return structures.heap_first_free(state.order, scope, guard, tick)
+
+
+def counts(policy: str) -> Callable[[], None]:
+    return lambda: test_libcachesim_counts.test_frozen_counts(policy)
+
+
+MUTATIONS = {
+    "lru: list search ignores the guard": (lru, "first_free", unguarded_list, laws("lru")),
+    "lfu: heap search ignores the guard": (lfu, "heap_first_free", unguarded_heap, laws("lfu")),
+    "clock: hand ignores the guard": (
+        clock.Clock, "victim", staticmethod(lambda s, scope, i, g, t: structures.front(s.ring, scope)),
+        laws("clock"),
+    ),
+    "lru: use does not move": (lru, "move_to_back", lambda s, key: None, counts("lru")),
+    "lru: newest leaves": (lru, "first_free", newest, nine("lru", 8)),
+    "lru: rows of an event reversed": (
+        lru, "push_by_stamp", lambda s, which, key, stamp: structures.push_before(
+            s, which, key, s.next[len(s.home) + which]), row_order
+    ),
+    "lfru: age is off": (lfru.Lfru, "victim", staticmethod(lfru_age_from_zero), definition("lfru", NaiveLfru())),
+    "lfru: ties to the higher key": (
+        lfru, "push_by_stamp", lfru_ties_to_the_higher_key, definition("lfru", NaiveLfru())
+    ),
+    "lfu: ties to the newer": (structures, "_less", newer_first, definition("lfu", NaiveLfu())),
+    "belady: nearest use leaves": (
+        belady.Belady, "victim", staticmethod(belady_nearest), optimum("belady", bypass=False)
+    ),
+    "min: always admits": (
+        minimum.Min, "victim", staticmethod(always_admitting_min), optimum("min", bypass=True)
+    ),
+    "pool: room is not made": (CachePool, "admit", admit_without_room, laws("lru")),
+    "pool: members looked up one by one": (CachePool, "lookup", lookup_one_by_one, nine("lru", 8)),
+    "sieve: hand stays on a removed expert": (
+        sieve.Sieve, "remove", staticmethod(forgetful_sieve), laws("sieve")
+    ),
+    "s3fifo: nobody is promoted": (
+        s3fifo, "_from_small", lambda s, scope, g, t: structures.first_free(s.order, 3 * scope, g, t),
+        counts("s3fifo"),
+    ),
+    "arc: nothing is remembered": (arc.Arc, "remove", staticmethod(arc_without_ghosts), counts("arc")),
+    "arc: p is never adapted": (arc, "min", lambda a, b: 0.0, counts("arc")),
+    "random: protected experts leave": (
+        random_eviction.Random, "victim",
+        staticmethod(lambda s, scope, i, g, t: s.members.items[s.members.base[scope]]),
+        laws("random"),
+    ),
+    "adaptive: pairs are not looked for": (
+        strata_adaptive, "_pair", lambda state, layer, resident: None,
+        test_admission.test_swaps_pair_the_hottest_with_the_coldest,
+    ),
+    "pool: periodic policy sees nobody resident": (
+        CachePool, "adapt",
+        lambda self, number, come, go: self.admission.pass_done(
+            self.admission_state, number, [0] * self.pool.keys, come, go
+        ),
+        lambda: check_admission(create("admission", "strata-adaptive")),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_mutation_is_caught(name, monkeypatch):
+    owner, attribute, replacement, check = MUTATIONS[name]
+    check()  # the code as it is passes
+    monkeypatch.setattr(owner, attribute, replacement, raising=False)
+    with pytest.raises((AssertionError, IndexError)):
+        check()
+
+
+def test_a_policy_that_peeks_is_caught(monkeypatch):
+    """It looks the future up behind the seam's back."""
+
+    @dataclass(frozen=True)
+    class Peeking(belady.Belady):
+        """Reads the future without saying so."""
+
+        name = "peeking"
+        needs_future = False
+
+        def start(self, pool, alloc, future):
+            return super().start(pool, alloc, seen[-1])
+
+    seen = []
+    monkeypatch.setattr(
+        "sim.testing.watched.make_future", lambda trace: seen.append(make_future(trace)) or seen[-1]
+    )
+    with pytest.raises(AssertionError, match="depend on what comes after"):
+        check_causal(Peeking())
+
+
+def test_a_policy_that_remembers_an_earlier_run_is_caught():
+    kept = {}
+
+    @dataclass(frozen=True)
+    class Remembering(lfu.Lfu):
+        """Keeps its counts from run to run."""
+
+        name = "remembering"
+
+        def start(self, pool, alloc, future):
+            state = super().start(pool, alloc, future)
+            score = kept.setdefault(pool.keys, state.order.score)
+            return state._replace(order=state.order._replace(score=score))
+
+    with pytest.raises(AssertionError, match="two runs differ"):
+        check_same_twice(Remembering())
+
+
+def test_an_oracle_that_guesses_is_caught():
+    @dataclass(frozen=True)
+    class Guessing(lru.Lru):
+        """Says it needs the future, and starts without."""
+
+        name = "guessing"
+        needs_future = True
+
+    with pytest.raises(AssertionError, match="starts without"):
+        check_refuses_to_guess(Guessing())
+
+
+@pytest.mark.parametrize(
+    ("broken", "text"),
+    [
+        (lambda s, scope, i, g, t: -1, "found nobody"),
+        (lambda s, scope, i, g, t: 10**6, "no key"),
+        (lambda s, scope, i, g, t: i + 1 if i >= 0 else 0, "not resident|protected|scope"),
+    ],
+)
+def test_nonsense_victims_are_caught(broken, text, monkeypatch):
+    monkeypatch.setattr(lru.Lru, "victim", staticmethod(broken))
+    with pytest.raises(AssertionError, match=text):
+        check_eviction(create("eviction", "lru"))
