@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CAUSES = (
     "gpu_dense", "gpu_experts", "cpu_wait", "pcie_wait", "disk_wait", "sync", "handoff", "overhead", "draft",
@@ -189,6 +192,12 @@ class RunResult:
         return {
             cause: (int(ns) / tokens / 1e6 if tokens else None) for cause, ns in zip(CAUSES, sums, strict=True)
         }
+
+    def frame(self) -> pd.DataFrame:
+        """One row a pass (`sim.frames.pass_frame`)."""
+        from sim.frames import pass_frame
+
+        return pass_frame(self)
 
     def to_dict(self, *, passes: bool = False) -> dict[str, Any]:
         """JSON-able form: no NaN, no Infinity; undefined figures are None. `passes` adds the per-pass tables."""

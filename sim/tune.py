@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from sim.callable import make_callable
 from sim.errors import SimError
 from sim.sweep.cells import Cell, make_cell
 from sim.sweep.dataset import JOURNAL, Dataset, read_dataset
@@ -216,3 +217,6 @@ def _filled(value: Any, values: Mapping[str, Any]) -> Any:
             alone = value == f"{{{name}}}"
             return _filled(chosen if alone else value.replace(f"{{{name}}}", str(chosen)), values)
     return value
+
+
+make_callable(__name__, tune)

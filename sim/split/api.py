@@ -20,6 +20,7 @@ def split(
     quants: Sequence[str] = (),
     machine: str | None = None,
     ram: str | None = None,
+    session: str | None = None,
     **choices: Any,
 ) -> Study:
     """Place a model on one to four cards and host memory.
@@ -34,6 +35,8 @@ def split(
         Profile names; with `count` (or a range), copies of one card or selections of several.
     machine, ram
         Profile whose processor, memory and drive the cards share (the first card's by default), and other RAM.
+    session
+        What the context occupies on each card, as `1GiB`, for models it is not known of.
     choices
         Further fields of `sim.split.study.Question`.
 
@@ -50,6 +53,7 @@ def split(
         cards=sets_of_cards(names, low, high),
         host=machine or names[0],
         ram_bytes=None if ram is None else parse_size(ram),
+        session_bytes=None if session is None else parse_size(session),
         **choices,
     )
     profiles = {name: load_profile(name) for name in {*names, question.host}}
