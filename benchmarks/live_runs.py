@@ -1,10 +1,10 @@
 """Calibrate a machine with a card and run the arms of the shipped live runs.
 
-    python benchmarks/live_runs.py --out DIR --name h200 [--rounds 3] [--seconds 480] [--scale 1 4]
+    python benchmarks/live_runs.py --out DIR --name h200 [--rounds 3] [--seconds 480] [--groups x1 x4 cardless]
 
-For every scale: `NAME-xS.toml` (profile), `NAME-xS.engine.toml`, `NAME-xS.readings.json`, `live-NAME-xS.csv`.
-Scale 4 runs the same routing with experts and dense parts of four times the bytes. An arm's run is the first 160
-decode passes of a bundled trace, of which 32 warm the cache.
+For every group four files: `NAME-GROUP.toml` (profile), `.engine.toml`, `.readings.json`, and `live-NAME-GROUP.csv`.
+Group x4 runs the same routing with experts and dense parts of four times the bytes, group `cardless` the engine
+without a card. An arm's run is the first 160 decode passes of a bundled trace, of which 32 warm the cache.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from hwmodels.calibrate import calibrate
-from hwmodels.calibrate.run import cpu_name
-from hwmodels.live.card import require_card
-from hwmodels.live.experts import max_workers
+from hwmodels.calibrate.run import cpu_name, default_workers
+from hwmodels.live.card import has_card, require_card
+from hwmodels.live.cardless import CardlessEngine
+from hwmodels.live.engine import CardEngine, HostExperts
+from hwmodels.live.steps import Measured
 from sim.live.arms import Arm, decode_window, run_arms, to_rows, write_rows
-from sim.live.card import CardEngine, HostExperts, sizes_of
-from sim.live.measured import Measured
-from sim.live.schedule import Schedule, make_schedule
+from sim.live.schedule import Schedule, make_schedule, sizes_of
 from traces import ModelGeometry
 from traces.bundled import load
 
@@ -51,7 +51,7 @@ def scaled(geometry: ModelGeometry, factor: int) -> ModelGeometry:
     )
 
 
-def arms_of(trace: str, full: bool) -> list[Arm]:
+def card_arms(trace: str, full: bool) -> list[Arm]:
     """All arms on one trace; a few of each kind unless `full`."""
     capacities = (12, 20, 32, 48) if full else (20, 40)
     middle = (20, 32, 48) if full else (32,)
@@ -70,6 +70,13 @@ def arms_of(trace: str, full: bool) -> list[Arm]:
     return arms
 
 
+def cardless_arms(trace: str) -> list[Arm]:
+    """Caches of four sizes over a file, warm and cold, and an oracle."""
+    sizes = (8, 16, 32, 48)
+    arms = [Arm(trace, n, host="mmap", start=state) for n in sizes for state in ("warm", "cold")]
+    return arms + [Arm(trace, n, host="mmap", prefetch="oracle:window=1") for n in sizes[1:]]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
@@ -78,40 +85,46 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--calibration-rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=480.0, help="no new run is begun later than this")
-    parser.add_argument("--scale", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--groups", nargs="+", default=["x1", "x4", "cardless"])
     parser.add_argument("--smoke", action="store_true", help="one short run of each kind")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    end = time.monotonic() + args.seconds
-    for number, scale in enumerate(args.scale):
-        share = end if number == len(args.scale) - 1 else end - 0.3 * args.seconds
+    start = time.monotonic()
+    for number, group in enumerate(args.groups):
         try:
-            one_scale(args, scale, share, full=number == 0 and not args.smoke)
-        except Exception:  # the other scale is still worth having
+            run_group(args, group, start + args.seconds * (number + 1) / len(args.groups), full=number == 0)
+        except Exception:  # the other groups are still worth having
             traceback.print_exc()
 
 
-def one_scale(args: argparse.Namespace, scale: int, end: float, *, full: bool) -> None:
-    torch = require_card()
+def run_group(args: argparse.Namespace, group: str, end: float, *, full: bool) -> None:
+    """Calibrate, run all arms of a group, write the files."""
     start = time.monotonic()
+    cardless = group == "cardless" or not has_card()
     passes, warmup = (24, 8) if args.smoke else (PASSES, WARMUP)
-    traces = {}
-    for name in ("tinymoe-prose", "tinymoe-code"):
-        window = decode_window(load(name), passes)
-        traces[name] = replace(window, geometry=scaled(window.geometry, scale))
-    geometry = traces["tinymoe-prose"].geometry
-    label = f"{args.name}-x{scale}"
-    made = calibrate(sizes_of(geometry), args.folder, name=label, rounds=args.calibration_rounds)
+    names = ["tinymoe-prose", "tinymoe-code"] if full and not args.smoke else ["tinymoe-prose"]
+    windows = {name: decode_window(load(name), passes) for name in names}
+    factor = int(group[1:]) if group.startswith("x") else 1
+    traces = {name: replace(window, geometry=scaled(window.geometry, factor)) for name, window in windows.items()}
+    sizes = sizes_of(traces[names[0]].geometry)
+    label = f"{args.name}-{group}"
+    made = calibrate(sizes, args.folder, name=label, rounds=args.calibration_rounds, cardless=cardless)
     (args.out / f"{label}.toml").write_text(made.profile_toml)
     (args.out / f"{label}.engine.toml").write_text(made.engine_toml)
     (args.out / f"{label}.readings.json").write_text(json.dumps(made.readings.table(), indent=0))
-    print(
-        f"{label}: calibrated in {time.monotonic() - start:.0f} s; noisy: {', '.join(made.noisy) or 'none'}",
-        flush=True,
-    )
+    print(f"{label}: calibrated in {time.monotonic() - start:.0f} s; noisy: {', '.join(made.noisy) or 'none'}")
 
-    hosts = {"arena": HostExperts(geometry, "arena"), "mmap": HostExperts(geometry, "mmap", args.folder)}
-    engines = {kind: CardEngine(geometry, host, max_workers()) for kind, host in hosts.items()}
+    arms = [arm for name in names
+            for arm in (cardless_arms(name) if cardless else card_arms(name, full and not args.smoke))]  # fmt: skip
+    workers = default_workers(card=not cardless)
+    hosts = (
+        {} if cardless else {"arena": HostExperts(sizes, "arena"), "mmap": HostExperts(sizes, "mmap", args.folder)}
+    )
+    engines: dict[str, CardEngine | CardlessEngine] = {
+        kind: CardEngine(sizes, host, workers) for kind, host in hosts.items()
+    }
+    if cardless:
+        engines["mmap"] = CardlessEngine(sizes, args.folder, workers)
 
     @functools.cache
     def prepare(arm: Arm) -> Schedule:
@@ -120,20 +133,40 @@ def one_scale(args: argparse.Namespace, scale: int, end: float, *, full: bool) -
     def run(arm: Arm, schedule: Schedule) -> Measured:
         engine = engines[arm.host]
         engine.load(schedule)
-        return engine.run(cold=arm.start == "cold")
+        return engine.run(arm.start)
 
-    arms = [arm for name in (traces if full else ["tinymoe-prose"]) for arm in arms_of(name, full)]
     for engine in engines.values():
-        engine.reserve(max(prepare(arm).slots for arm in arms))
+        if isinstance(engine, CardEngine):
+            engine.reserve(max(prepare(arm).slots for arm in arms))
     outcomes = run_arms(arms, prepare, run, args.rounds, deadline=lambda: time.monotonic() > end)
-    properties = torch.cuda.get_device_properties(0)
-    machine = {
+    rows = []
+    for name, trace in traces.items():
+        own = [outcome for outcome in outcomes if outcome.arm.trace == name]
+        rows += to_rows(own, describe(label, cardless), trace, warmup)
+    write_rows(rows, args.out / f"live-{label}.csv")
+    for row in rows:
+        flags = row["flags"].replace("--eviction ", "").replace("--miss ", "").replace("--prefetch ", "")
+        shown = [row[name] for name in ("tok_s", "tok_s_low", "tok_s_high", "ms_token", "ms_cpu_experts")]
+        print(row["trace"][8:], row["slots_per_layer"], flags, row["mode"][0], row["start"][0], *shown)
+    batched = [
+        kind for kind, engine in engines.items() if isinstance(engine, CardEngine) and engine.copier.batched
+    ]
+    print(f"{label}: {len(rows)} arms, {time.monotonic() - start:.0f} s; copies in batches: {batched}", flush=True)
+    for host in hosts.values():
+        host.close()
+
+
+def describe(label: str, cardless: bool) -> dict[str, object]:
+    """Columns of the table that say where and when."""
+    card: dict[str, object] = {"gpu": "none", "n_gpus": 0, "engine_version": "numba"}
+    if not cardless:
+        torch = require_card()
+        found = torch.cuda.get_device_properties(0)
+        memory = round(found.total_memory / 1e9)
+        card = {"gpu": found.name, "n_gpus": 1, "vram_gb": memory, "engine_version": f"torch {torch.__version__}"}
+    return card | {
         "source": "live executor of this project (benchmarks/live_runs.py)",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "engine_version": f"torch {torch.__version__}",
-        "gpu": properties.name,
-        "n_gpus": 1,
-        "vram_gb": round(properties.total_memory / 1e9),
         "cpu": f"{cpu_name()} ({os.cpu_count()} cores)",
         "ram_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
         "os": f"Linux {platform.release()}",
@@ -141,18 +174,6 @@ def one_scale(args: argparse.Namespace, scale: int, end: float, *, full: bool) -
         "profile": label,
         "engine": f"live-{label}",
     }
-    rows = [row for name, trace in traces.items()
-            for row in to_rows([o for o in outcomes if o.arm.trace == name], machine, trace, warmup)]  # fmt: skip
-    write_rows(rows, args.out / f"live-{label}.csv")
-    for row in rows:
-        flags = row["flags"].replace("--eviction ", "").replace("--miss ", "").replace("--prefetch ", "")
-        shown = [
-            row[name] for name in ("tok_s", "tok_s_low", "tok_s_high", "ms_token", "ms_gpu", "ms_cpu_experts")
-        ]
-        print(row["trace"][8:], row["slots_per_layer"], flags, row["mode"][0], row["start"][0], *shown)
-    print(f"{label}: {len(rows)} arms, {time.monotonic() - start:.0f} s", flush=True)
-    for host in hosts.values():
-        host.close()
 
 
 if __name__ == "__main__":

@@ -37,6 +37,9 @@ class EnginePreset(BaseModel):
         Whether CPU pool and card work at the same time within a layer.
     copy_unit
         `expert`: the card computes experts as they land; `layer`: when all of the layer's have.
+    copy_order
+        `urgent`: demands overtake what is copied ahead, and stale prefetches are dropped; `asked`: copies go in
+        the order asked for and none is taken back, as in a stream of the card.
     pcie_share
         Share of a layer's misses that `hybrid` fetches, the last in routing order; `balanced` takes
         link / (link + CPU) rates.
@@ -74,6 +77,7 @@ class EnginePreset(BaseModel):
     in_flight: Literal["wait", "miss"] = "wait"
     overlap: bool = True
     copy_unit: Literal["expert", "layer"] = "expert"
+    copy_order: Literal["urgent", "asked"] = "urgent"
     pcie_share: Quantity | Literal["balanced"] = "balanced"
     pcie_full_gb_per_s: Quantity | None = None
     pcie_per_layer: Quantity | None = None

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from hwmodels.errors import HardwareError
 from hwmodels.live.experts import ExpertShape, random_weights
+from hwmodels.live.steps import Measured
 from sim.errors import SimError
 from sim.live.arms import COLUMNS, Arm, decode_window, run_arms, to_rows, write_rows
-from sim.live.measured import Measured
-from sim.live.schedule import LiveChoices, Schedule, make_schedule
+from sim.live.schedule import LiveChoices, Schedule, make_schedule, sizes_of
 from sim.pool import Capacity
 from sim.replay import replay
 from traces import ModelGeometry, RoutingTrace
@@ -138,10 +138,10 @@ def test_the_pool_computes_swiglu() -> None:
 def test_a_real_run_without_a_card(trace: RoutingTrace, tmp_path: Path, state: Any, prefetch: str) -> None:
     """Every read happens, and what a slot holds is what the file holds for its last expert."""
     pytest.importorskip("numba", reason="the CPU pool needs numba")
-    from sim.live.cardless import CardlessEngine
+    from hwmodels.live.cardless import CardlessEngine
 
     trace = small_geometry(trace)
-    engine = CardlessEngine(trace.geometry, tmp_path, 1)
+    engine = CardlessEngine(sizes_of(trace.geometry), tmp_path, 1)
     schedule = make_schedule(trace, LiveChoices(Capacity(slots_per_layer=24), prefetch=prefetch))
     engine.load(schedule)
     measured = engine.run(state)
@@ -159,11 +159,11 @@ def test_a_real_run_without_a_card(trace: RoutingTrace, tmp_path: Path, state: A
 
 def test_without_a_card_the_cpu_mode_has_no_meaning(trace: RoutingTrace, tmp_path: Path) -> None:
     pytest.importorskip("numba", reason="the CPU pool needs numba")
-    from sim.live.cardless import CardlessEngine
+    from hwmodels.live.cardless import CardlessEngine
 
     trace = small_geometry(trace)
-    engine = CardlessEngine(trace.geometry, tmp_path, 1)
-    with pytest.raises(SimError, match="miss mode fetch or stream is needed"):
+    engine = CardlessEngine(sizes_of(trace.geometry), tmp_path, 1)
+    with pytest.raises(HardwareError, match="miss mode fetch or stream is needed"):
         engine.load(make_schedule(trace, LiveChoices(Capacity(slots_per_layer=24), miss="cpu")))
     engine.close()
 
@@ -193,15 +193,15 @@ def test_arms_are_interleaved_and_make_a_table(trace: RoutingTrace, tmp_path: Pa
 def test_the_card_engine_does_what_the_schedule_says(trace: RoutingTrace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run against a card that only keeps a log: launches and copies come in the order of the steps."""
     pytest.importorskip("numba", reason="the CPU pool needs numba")
-    import sim.live.card as module
+    import hwmodels.live.engine as module
 
     trace = small_geometry(trace)
     log: list[tuple[Any, ...]] = []
     fake = FakeCard(trace.geometry, log)
-    monkeypatch.setattr(module, "copier", lambda: lambda *args: log.append(("copy", *args)) or 0)
+    monkeypatch.setattr(module, "Copier", lambda **_: FakeCopier(log))
     monkeypatch.setattr(module, "pinned_weights", lambda nbytes: FakeTensor(random_weights(nbytes)))
-    host = module.HostExperts(trace.geometry, "arena")
-    engine = module.CardEngine(trace.geometry, host, 1)
+    host = module.HostExperts(sizes_of(trace.geometry), "arena")
+    engine = module.CardEngine(sizes_of(trace.geometry), host, 1)
     monkeypatch.setattr(engine, "reserve", lambda slots: setattr(engine, "_card", fake) or fake)
     choices = LiveChoices(Capacity(slots_per_layer=20), miss="hybrid", prefetch="oracle:window=1", fill=True)
     schedule = make_schedule(trace, choices)
@@ -222,6 +222,14 @@ def test_the_card_engine_does_what_the_schedule_says(trace: RoutingTrace, monkey
     host.close()
 
 
+class FakeCopier:
+    def __init__(self, log: list[tuple[Any, ...]]) -> None:
+        self.log = log
+
+    def send(self, batch: Any, stream: int) -> None:
+        self.log.extend(("copy", *triple, stream) for triple in batch.triples)
+
+
 class FakeTensor:
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -240,7 +248,7 @@ class FakeCard:
         self.from_cpu = FakeTensor(np.zeros((1, geometry.hidden_size), dtype=np.float32))
         self.torch = self
         self.cuda = self
-        self.compute, self.demand, self.ahead = (FakeStream(self, name) for name in ("compute", "demand", "ahead"))
+        self.compute, self.copying = (FakeStream(self, name) for name in ("compute", "copying"))
 
     def __getattr__(self, name: str) -> Any:
         if name in ("mixer", "experts", "join", "finish"):

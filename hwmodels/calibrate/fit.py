@@ -4,8 +4,9 @@ Rates are slopes over the number of experts, set-up times the intercepts beyond 
 figure means what the simulator makes of it:
 
 =============================== ====================================================================
-gpu.dense_gb_per_s              two layers that differ in their dense part alone
+gpu.dense_gb_per_s              a large dense part alone
 gpu.sync_us                     the bare layer less its dense bytes: launch, router, ids on the host
+engine.pass_us                  what a pass of one layer takes beyond that layer and the head's bytes
 gpu.launch_us, expert_gb_per_s  intercept and slope of layers with 1 to 8 resident experts
 link.copy_t0_us, h2d_gb_per_s   intercept and slope of layers with 1 to 8 demand copies, their compute
                                 taken off; the rate holds at this size of expert (small copies are slower)
@@ -21,10 +22,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hwmodels.calibrate.card import COUNTS, DENSE_FACTOR
+from hwmodels.calibrate.layers import COUNTS
 from hwmodels.calibrate.pool import COUNTS as POOL_COUNTS
 from hwmodels.calibrate.readings import Readings
 from hwmodels.errors import HardwareError
+from hwmodels.live.card import LiveSizes
 
 Round = Mapping[str, float]
 LEAST_US = 0.05
@@ -65,35 +67,34 @@ def line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
     return mean_y - slope * mean_x, slope
 
 
-def _layer(reading: Round, *, now: int = 0, copies: int = 0, cpu: int = 0, dense: bool = False) -> float:
-    tail = f" dense={DENSE_FACTOR}" if dense else ""
-    return reading[f"layer now={now} copies={copies} cpu={cpu}{tail}"]
-
-
 def _us(ns: float) -> float:
     return max(LEAST_US, ns / 1e3)
 
 
-def fit_card(expert_bytes: int, dense_bytes: int, head_bytes: int) -> Callable[[Round], dict[str, float]]:
-    """Fit of one round of `LayerLoop.benches`."""
+def fit_layers(sizes: LiveSizes, dense_gb_per_s: float, *, cpu: bool) -> Callable[[Round], dict[str, float]]:
+    """Fit of one round of `layer_benches`."""
+    expert, layers = sizes.expert_bytes[0], len(sizes.expert_bytes)
 
     def fit(reading: Round) -> dict[str, float]:
-        bare = _layer(reading)
-        dense = (DENSE_FACTOR - 1) * dense_bytes / max(1.0, _layer(reading, dense=True) - bare)
-        launch, each = line(COUNTS, [_layer(reading, now=n) - bare for n in COUNTS])
-        setup, copied = line(COUNTS, [_layer(reading, copies=n) - bare for n in COUNTS])
-        dispatch, computed = line(COUNTS, [_layer(reading, cpu=n) - bare for n in COUNTS])
-        return {
-            "gpu.dense_gb_per_s.default": dense,
-            "gpu.sync_us": _us(bare - dense_bytes / dense),
+        def layer(now: int = 0, copies: int = 0, cpu: int = 0) -> float:
+            return reading[f"layer now={now} copies={copies} cpu={cpu} ahead=0"]
+
+        one, bare = reading["one layer"], layer()
+        alone = (bare * layers - one) / max(1, layers - 1)
+        launch, each = line(COUNTS, [layer(now=n) - bare for n in COUNTS])
+        setup, copied = line(COUNTS, [layer(copies=n) - bare for n in COUNTS])
+        found = {
+            "gpu.sync_us": _us(alone - sizes.dense_bytes[0] / dense_gb_per_s),
             "gpu.launch_us": _us(launch),
-            "gpu.expert_gb_per_s.default": expert_bytes / each,
+            "gpu.expert_gb_per_s.default": expert / each,
             "link.copy_t0_us": _us(setup - launch),
-            "link.h2d_gb_per_s": expert_bytes / max(1.0, copied - each),
-            "cpu.dispatch_us": _us(dispatch),
-            "cpu.expert_gb_per_s.pinned.default": expert_bytes / computed,
-            "engine.pass_us": _us(reading["head"] - head_bytes / dense),
+            "link.h2d_gb_per_s": expert / max(1.0, copied - each),
+            "engine.pass_us": _us(one - alone - sizes.head_bytes / dense_gb_per_s),
         }
+        if cpu:
+            dispatch, computed = line(COUNTS, [layer(cpu=n) - bare for n in COUNTS])
+            found |= {"cpu.dispatch_us": _us(dispatch), "cpu.expert_gb_per_s.pinned.default": expert / computed}
+        return found
 
     return fit
 
@@ -109,6 +110,7 @@ def fit_links(expert_bytes: int) -> Callable[[Round], dict[str, float]]:
             "link.d2h_gb_per_s": rate("d2h", "pinned"),
             "link.h2d_pageable_gb_per_s": rate("h2d", "page_cache"),
             "link.submit_us": _us(reading[f"h2d submit source=pinned bytes={expert_bytes}"]),
+            "gpu.dense_gb_per_s.default": 1e9 / reading["card dense"],
             "gpu.mem_gb_per_s": 1e9 / reading["card copy"],
             "gpu.compute_tflops": 1e9 / reading["card product"],
         }
@@ -181,33 +183,19 @@ def fit_disk(expert_bytes: int, lanes: Sequence[int]) -> Callable[[Round], dict[
     return fit
 
 
-def fit_cardless(
-    expert_bytes: int, dense_rows: int, hidden: int, workers: int, latency_ns: float
-) -> Callable[[Round], dict[str, float]]:
-    """Fit of one round for an engine whose card is RAM and CPU: `cpu`, `cpu dense` and `reader` benches."""
+def fit_cardless(sizes: LiveSizes, dense_rows: int, latency_ns: float) -> Callable[[Round], dict[str, float]]:
+    """Fit of one round of `dense_benches` and `reader_benches`: dense rate and disk of an engine without a card."""
+    expert = sizes.expert_bytes[0]
 
     def fit(reading: Round) -> dict[str, float]:
-        events = [reading[f"cpu source=pageable workers={workers} experts={n}"] for n in POOL_COUNTS]
-        launch, each = line(POOL_COUNTS, events)
-        nbytes = 2 * hidden * dense_rows
-        bare, dense = line(
+        nbytes = 2 * sizes.hidden * dense_rows
+        _, dense = line(
             [nbytes, 4 * nbytes], [reading[f"cpu dense rows={n}"] for n in (dense_rows, 4 * dense_rows)]
         )
-        setup, read = line([1, 8], [reading[f"reader state=warm reads={n}"] for n in (1, 8)])
+        _, warm = line([1, 8], [reading[f"reader state=warm reads={n}"] for n in (1, 8)])
         _, cold = line([1, 8], [reading[f"reader state=cold reads={n}"] for n in (1, 8)])
-        lane = expert_bytes / max(1.0, cold - read - latency_ns)
-        return {
-            "gpu.expert_gb_per_s.default": expert_bytes / each,
-            "gpu.launch_us": _us(launch),
-            "gpu.dense_gb_per_s.default": 1 / dense,
-            "gpu.sync_us": _us(bare),
-            "gpu.compute_tflops": expert_bytes / each / 1e3,
-            "link.h2d_pageable_gb_per_s": expert_bytes / read,
-            "link.h2d_gb_per_s": expert_bytes / read,
-            "link.copy_t0_us": _us(setup),
-            "disk.lane_gb_per_s": lane,
-            "disk.seq_gb_per_s": lane,
-        }
+        lane = expert / max(1.0, cold - warm - latency_ns)
+        return {"gpu.dense_gb_per_s.default": 1 / dense, "disk.lane_gb_per_s": lane, "disk.seq_gb_per_s": lane}
 
     return fit
 

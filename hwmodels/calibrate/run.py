@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from hwmodels.calibrate import fit
+from hwmodels.calibrate.layers import layer_benches
 from hwmodels.calibrate.pool import dense_benches, pool_benches, worker_counts
 from hwmodels.calibrate.readings import Bench, Readings, measure
 from hwmodels.calibrate.storage import fault_benches, reader_benches, storage_benches
 from hwmodels.calibrate.write import Tables, given, put, quantity, to_toml
 from hwmodels.errors import HardwareError
-from hwmodels.live.card import LiveSizes, has_card, pinned_weights, require_card
-from hwmodels.live.experts import CpuExperts, ExpertShape, max_workers, random_weights
+from hwmodels.live.card import LiveSizes, has_card, require_card
+from hwmodels.live.cardless import CardlessEngine
+from hwmodels.live.engine import CardEngine, HostExperts
+from hwmodels.live.experts import ExpertShape, max_workers, random_weights
 from hwmodels.live.files import ExpertFile
 
 LANES = (1, 2, 4, 8)
@@ -77,7 +80,7 @@ def calibrate(
     cardless
         The card of the profile is this machine's RAM and CPU.
     workers
-        CPU threads; all by default (all but the reading one with `cardless`).
+        CPU threads; see `default_workers`.
     rounds
         Rounds of every measurement.
 
@@ -89,7 +92,7 @@ def calibrate(
     card = has_card() and not cardless
     if not card and not cardless and like is None:
         raise HardwareError("no CUDA card here: name a profile for the card (--like rtx-5070), or use --cardless")
-    most = workers or (max(1, max_workers() - 1) if cardless else max_workers())
+    most = workers or default_workers(card=card)
     expert = sizes.expert_bytes[0]
     shape = ExpertShape.of(expert, sizes.hidden)
     total = min(MOST_BYTES, max(LEAST_BYTES, sizes.experts * sum(sizes.expert_bytes)))
@@ -102,6 +105,11 @@ def calibrate(
             file.path.unlink()
     tables = _profile(sizes, figures, name, family, like, most, cardless, card)
     return Calibration(readings, figures, to_toml(tables), to_toml(_engine(figures, name, cardless)))
+
+
+def default_workers(*, card: bool) -> int:
+    """Threads that compute experts: two cores are left to the host and the driver, or one to the reader."""
+    return max(1, max_workers() - (2 if card else 1))
 
 
 class _Session:
@@ -126,49 +134,45 @@ class _Session:
         """Everything."""
         from hwmodels.calibrate import card
 
-        host = pinned_weights(self.file.nbytes)
-        pinned = host.numpy().view("uint16")
+        host = HostExperts(self.sizes, "arena")
+        engine = CardEngine(self.sizes, host, self.most)
+        pinned = host.weights()
         pageable = random_weights(self.file.nbytes)
         self.file.warm()
         mapped = self.file.mapped()
-        pool = CpuExperts(self.sizes.hidden, self.most)
-        loop = card.LayerLoop(self.sizes, pinned, pool)
-        addresses = {
-            "pinned": int(pinned.ctypes.data),
-            "pageable": int(pageable.ctypes.data),
-            "page_cache": int(mapped.ctypes.data),
-        }
-        copies = card.CopyLoop(addresses, self.file.nbytes)
         sources = {"pinned": pinned, "pageable": pageable, "page_cache": mapped}
+        room = min(self.file.nbytes, pinned.nbytes)
+        copies = card.CopyLoop({name: int(array.ctypes.data) for name, array in sources.items()}, room)
         benches = [
-            *loop.benches(),
+            *layer_benches(engine, self.sizes, cpu=True),
             *copies.benches(sorted({*COPY_SIZES, self.expert})),
             *card.ceiling_benches(),
             *pool_benches(self.shape, sources, self.counts, all_workers=self.most),
-            *card.together_benches(loop),
+            *card.together_benches(engine.cpu, self.shape, pinned, 8),
         ]
         first = measure(benches, self.rounds, self.progress)
         del mapped, sources, benches  # the file must have no mapping when it is to be cold
         second = measure(self._storage(), min(3, self.rounds), self.progress)
-        dense, head = self.sizes.dense_bytes[0], self.sizes.head_bytes
-        big = min(card.BIG_COPY, card.SLOTS * self.expert)
         figures = {
             **self._fit(
                 first, fit.fit_pool(self.expert, ("pinned", "pageable", "page_cache"), self.counts, self.most)
             ),
-            **self._fit(first, fit.fit_card(self.expert, dense, head)),
             **self._fit(first, fit.fit_links(self.expert)),
-            **self._fit(first, fit.fit_sharing(self.expert, self.most, 8, big)),
+            **self._fit(first, fit.fit_sharing(self.expert, self.most, 8, card.BIG_COPY)),
             **self._fit(second, fit.fit_disk(self.expert, LANES)),
         }
-        return _joined(first, second), figures
+        dense = figures["gpu.dense_gb_per_s.default"].value
+        host.close()
+        return _joined(first, second), figures | self._fit(first, fit.fit_layers(self.sizes, dense, cpu=True))
 
     def without(self, cardless: bool) -> tuple[Readings, dict[str, fit.Figure]]:
-        """CPU, page cache and disk; with `cardless` also what the engine without a card does."""
+        """CPU, page cache and disk; with `cardless` also the layers of the engine without a card."""
         pageable = random_weights(self.file.nbytes)
         benches = pool_benches(self.shape, {"pageable": pageable}, self.counts, all_workers=self.most)
         rows = max(1, self.sizes.dense_bytes[0] // 2 // self.sizes.hidden)
-        if cardless:
+        engine = CardlessEngine(self.sizes, self.file.path.parent, self.most) if cardless else None
+        if engine is not None:
+            benches += layer_benches(engine, self.sizes, cpu=False)
             benches += dense_benches(self.shape, pageable, rows, self.most)
             benches += reader_benches(self.file, self.expert)
         first = measure(benches, self.rounds, self.progress)
@@ -177,9 +181,14 @@ class _Session:
             **self._fit(first, fit.fit_pool(self.expert, ("pageable",), self.counts, self.most)),
             **self._fit(second, fit.fit_disk(self.expert, LANES)),
         }
-        if cardless:
+        if engine is not None:
+            engine.close()
+            engine.file.path.unlink()
             latency = figures["disk.latency_us"].value * 1e3
-            figures |= self._fit(first, fit.fit_cardless(self.expert, rows, self.sizes.hidden, self.most, latency))
+            figures |= self._fit(first, fit.fit_cardless(self.sizes, rows, latency))
+            dense = figures["gpu.dense_gb_per_s.default"].value
+            figures |= self._fit(first, fit.fit_layers(self.sizes, dense, cpu=False))
+            figures["link.h2d_pageable_gb_per_s"] = figures["link.h2d_gb_per_s"]
         return _joined(first, second), figures
 
     def _fit(self, readings: Readings, how: Callable[[fit.Round], dict[str, float]]) -> dict[str, fit.Figure]:
@@ -263,6 +272,7 @@ def _describe_card(tables: Tables) -> None:
 
 def _describe_ram(tables: Tables, figures: dict[str, fit.Figure], total: float, cpu: str) -> None:
     rate = figures["gpu.expert_gb_per_s.default"].value
+    put(tables, "gpu.compute_tflops", _derived(rate / 1e3, "two operations a weight at the rate of experts"))
     put(tables, "gpu.name", f"RAM and CPU of {cpu}")
     put(tables, "gpu.compute_capability", "none")
     put(tables, "gpu.vram_total_gib", given(total, "measured", "MemTotal of this machine"))
@@ -288,11 +298,12 @@ def _engine(figures: dict[str, fit.Figure], name: str, cardless: bool) -> Tables
         "in_flight": "wait",
         "overlap": True,
         "copy_unit": "layer",
+        "copy_order": "asked",
         "plan_us": inside,
         "combine_us": inside,
         "dense_launches": inside,
         "expert_launches": given(1, "measured", "one graph a group; launch_us is that of the graph"),
-        "pass_us": quantity(passes) if passes else given(0.0, "measured", "the head is inside its bytes"),
+        "pass_us": quantity(passes) if passes else given(0.0, "assumed", "not measured"),
     }
 
 

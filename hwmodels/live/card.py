@@ -1,4 +1,4 @@
-"""The card's side of an expert engine: slots, dense parts and experts as CUDA graphs, copies by the driver.
+"""The card's side of an expert engine: slots, dense parts and experts as CUDA graphs.
 
 A layer is two or three graph launches: *mixer* (norm, dense matrix, router, the ids and the row to the host),
 *experts* (gather m slots, three batched products, weighted sum) and, if the CPU computed some, *join* (its rows
@@ -6,13 +6,11 @@ up and added). Which slots an experts graph reads stands in a table on the card,
 on the card says which line; so nothing but launches crosses the bus on the way down.
 
 The dense matrix has the bytes of the model's dense part; it stands in for attention and norms, and there is no KV
-cache. Copies go through the driver's own entry point (`cuMemcpyHtoDAsync_v2`), because a tensor's `copy_` costs
-the host more than the copy of a small expert takes.
+cache.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,14 +65,6 @@ def require_card() -> Any:
     return torch
 
 
-def copier() -> Callable[[int, int, int, int], int]:
-    """`cuMemcpyHtoDAsync(to, from, bytes, stream)` of the driver; returns its error code, 0 for none."""
-    function: Any = ctypes.CDLL("libcuda.so.1").cuMemcpyHtoDAsync_v2
-    function.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint64]
-    function.restype = ctypes.c_int
-    return function  # type: ignore[no-any-return]
-
-
 def pinned_weights(nbytes: int) -> Any:
     """`nbytes` of random bfloat16 weights in page-locked memory."""
     torch = require_card()
@@ -126,8 +116,7 @@ class Card:
         self.token = torch.zeros(rows, dtype=torch.int64, pin_memory=True)
         self.tables: list[Any] = []
         self.compute = torch.cuda.Stream()
-        self.demand = torch.cuda.Stream()
-        self.ahead = torch.cuda.Stream()
+        self.copying = torch.cuda.Stream()
         self._graph_pool = torch.cuda.graph_pool_handle()
         self._graphs: dict[tuple[Any, ...], Any] = {}
         torch.cuda.synchronize()

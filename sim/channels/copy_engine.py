@@ -81,6 +81,9 @@ class CopyEngine:
         Tells from a deadline whether a prefetch may be dropped instead of started.
     name
         Track name for timelines.
+    in_order
+        Copies go as they were asked for, whatever their class, and are never taken back: what a queue on the
+        card does.
     """
 
     def __init__(
@@ -90,8 +93,10 @@ class CopyEngine:
         set_up_ns: int,
         is_stale: Callable[[int], bool],
         name: str,
+        in_order: bool = False,
     ) -> None:
         self.net = net
+        self.in_order = in_order
         self.servers = servers
         self.set_up_ns = set_up_ns
         self.is_stale = is_stale
@@ -125,7 +130,7 @@ class CopyEngine:
         """Move a batch that is not in service to the end of a more urgent class."""
         if batch is self.current:
             self._awaited = True
-        if priority >= batch.priority or batch.state not in (WAITING, QUEUED):
+        if self.in_order or priority >= batch.priority or batch.state not in (WAITING, QUEUED):
             return
         queued = batch.state == QUEUED
         if queued:
@@ -136,7 +141,7 @@ class CopyEngine:
 
     def cancel(self, batch: Batch) -> bool:
         """Drop a batch of which nothing has begun; False if something has."""
-        if batch.state not in (WAITING, QUEUED) or batch.landed:
+        if self.in_order or batch.state not in (WAITING, QUEUED) or batch.landed:
             return False
         if batch.state == QUEUED:
             self.queues[batch.priority].remove(batch)
@@ -150,7 +155,7 @@ class CopyEngine:
             self.cancel(batch)
 
     def _enqueue(self, batch: Batch) -> None:
-        self.queues[batch.priority].append(batch)
+        self.queues[DEMAND if self.in_order else batch.priority].append(batch)
         if batch.priority == DEMAND and self._blocked_since < 0:
             current = self.current
             if current is not None and current.priority == PREFETCH:
@@ -201,13 +206,16 @@ class CopyEngine:
 
     def _more_urgent(self, priority: int) -> bool:
         """Whether a batch of a class before `priority` is queued."""
+        if self.in_order:
+            return False
         return priority > DEMAND and bool(self.queues[DEMAND] or (priority > ADAPT and self.queues[ADAPT]))
 
     def _next(self) -> Batch | None:
         for queue in self.queues:
             while queue:
                 batch = queue.popleft()
-                if batch.priority == PREFETCH and not batch.landed and self.is_stale(batch.deadline):
+                droppable = batch.priority == PREFETCH and not batch.landed and not self.in_order
+                if droppable and self.is_stale(batch.deadline):
                     batch.state = CANCELLED
                     batch.on_landed(batch, -1)
                     continue

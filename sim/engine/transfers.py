@@ -46,6 +46,8 @@ class Transfers:
         Whether a queued prefetch with this deadline may be dropped.
     timeline
         Receives a slice for every transfer, or None.
+    in_order
+        Copies to the card go as they were asked for.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Transfers:
         page_cache: PageCache | None,
         is_stale: Callable[[int], bool],
         timeline: Timeline | None,
+        in_order: bool = False,
     ) -> None:
         self.env = env
         self.sizes = sizes
@@ -78,7 +81,7 @@ class Transfers:
             links.append(servers)
         self.net = SharedNet(env, capacities)
         self.h2d = [
-            CopyEngine(self.net, servers, card.link.copy_t0_ns, is_stale, f"H2D card {number}")
+            CopyEngine(self.net, servers, card.link.copy_t0_ns, is_stale, f"H2D card {number}", in_order)
             for number, (card, servers) in enumerate(zip(machine.cards, links, strict=True))
         ]
         self.d2h = [

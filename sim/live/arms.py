@@ -18,8 +18,8 @@ from typing import Any, Literal
 import numpy as np
 
 from hwmodels.calibrate.readings import is_noisy
+from hwmodels.live.steps import Measured
 from sim.errors import SimError
-from sim.live.measured import Measured
 from sim.live.schedule import LiveChoices, Schedule
 from sim.pool import Capacity
 from traces import Phase, RoutingTrace

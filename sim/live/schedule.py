@@ -12,38 +12,14 @@ was copied for has passed. Events that want more than their part of the cache ar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from hwmodels.live.card import LiveSizes
+from hwmodels.live.steps import Program, Step
 from policies import create
 from policies.protocol import Event, Lists
 from sim.errors import SimError
 from sim.pool import CachePool, Capacity, make_future, make_pool, start_placement
-from traces import RoutingTrace
-
-Copies = tuple[tuple[int, int], ...]
-"""(key, slot) pairs."""
-
-
-class Step(NamedTuple):
-    """What the engine does at one event."""
-
-    layer: int
-    now: tuple[int, ...]
-    """Slots to compute at once."""
-    copies: Copies
-    """Demand copies."""
-    later: tuple[int, ...]
-    """Slots to compute when the demand copies, and copy-ahead batch `needs`, have landed."""
-    needs: int
-    """Copy-ahead batch that `now` (without demand copies) or `later` waits for, -1 for none."""
-    after: int
-    """Copy-ahead batch that must have landed before the demand copies begin (they reuse its slot), or -1."""
-    cpu: tuple[int, ...]
-    """Keys that the CPU computes."""
-    ahead_router: Copies
-    """Copied ahead when the router is known."""
-    ahead_done: Copies
-    """Copied ahead, or filled after the CPU served it, when the event is done."""
+from traces import ModelGeometry, RoutingTrace
 
 
 @dataclass(frozen=True)
@@ -64,22 +40,34 @@ class LiveChoices:
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """A whole run; `pass_steps[p]` to `pass_steps[p + 1]` are the steps of pass p."""
+class Schedule(Program):
+    """A program with what the decisions come to: distinct hits and look-ups, bytes by way."""
 
-    steps: list[Step]
-    pass_steps: list[int]
-    start: Copies
-    """Residents at the start."""
-    slots: int
-    """Slots in all, staging included."""
-    widest: int
-    """Most experts that one group computes."""
     hits: int
     lookups: int
     copied_bytes: int
     ahead_bytes: int
     cpu_bytes: int
+
+
+def sizes_of(geometry: ModelGeometry) -> LiveSizes:
+    """What a live engine needs to know of a model.
+
+    Raises
+    ------
+    SimError
+        If the hidden size is not known.
+    """
+    if geometry.hidden_size <= 0:
+        raise SimError(f"model {geometry.label} does not say its hidden size, which a live run needs")
+    return LiveSizes(
+        geometry.hidden_size,
+        geometry.experts,
+        geometry.top_k,
+        geometry.expert_bytes,
+        geometry.dense_bytes,
+        geometry.head_bytes,
+    )
 
 
 class _Slots:
@@ -138,8 +126,6 @@ class _Planner:
         """Last copy-ahead batch."""
         self.batch_of: dict[int, int] = {}
         """Copy-ahead batch of keys that no event has waited for yet."""
-        self.slot_batch: dict[int, int] = {}
-        """Batch that last wrote a slot and that nobody has waited for."""
         self.bytes = {"copied": 0, "ahead": 0, "cpu": 0}
 
     def plan(self) -> Schedule:
@@ -161,7 +147,7 @@ class _Planner:
         steps = [_resolve(step, base) for step in steps]
         return Schedule(
             steps, trace.pass_event_offsets.tolist(), self.start, base + most_staged,
-            max(max(len(s.now), len(s.later)) for s in steps), hits, trace.n_lookups,
+            hits, trace.n_lookups,
             self.bytes["copied"], self.bytes["ahead"], self.bytes["cpu"],
         )  # fmt: skip
 
@@ -181,28 +167,24 @@ class _Planner:
                 elif slot >= 0:
                     fills.append((event.keys[i], slot))
         copies: list[tuple[int, int]] = []
-        staged, after = 0, -1
+        staged = 0
         for i in sorted(fetched):
             key = event.keys[i]
             if key not in slot_of:  # not admitted: a staging slot, numbered below zero until all slots are known
                 staged += 1
                 slot_of[key] = -staged
-            after = max(after, self.slot_batch.pop(slot_of[key], -1))
             copies.append((key, slot_of[key]))
             self.bytes["copied"] += self.sizes[key]
         cpu = tuple(event.keys[i] for i in missing if i not in fetched)
         self.bytes["cpu"] += sum(self.sizes[key] for key in cpu)
         batches = {key: self.batch_of.pop(key, -1) for key in resident}
-        for key, batch in batches.items():
-            if batch >= 0:
-                self.slot_batch.pop(slot_of[key], None)
         under_way = [key for key in resident if batches[key] >= 0 and copies]
         now = tuple(slot_of[key] for key in resident if key not in under_way)
         later = tuple(slot_of[key] for key in (*under_way, *(key for key, _ in copies)))
         ahead_router = tuple(self._propose(event, event.number)) if self.prefetch.at_router else ()
         self.batch += bool(ahead_router)
-        for key, slot in fills:
-            self.batch_of[key] = self.slot_batch[slot] = self.batch + 1
+        for key, _ in fills:
+            self.batch_of[key] = self.batch + 1
         self.prefetch.learn(self.state, event)
         last = event.layer == self.trace.geometry.n_layers - 1
         ahead = list(fills)
@@ -210,7 +192,7 @@ class _Planner:
             ahead += self._propose(event, event.number + 1)
         self.batch += bool(ahead)
         needs = max(batches.values(), default=-1)
-        step = Step(event.layer, now, tuple(copies), later, needs, after, cpu, ahead_router, tuple(ahead))
+        step = Step(event.layer, now, tuple(copies), later, needs, cpu, ahead_router, tuple(ahead))
         return step, staged
 
     def _fetched(self, n: int) -> int:
@@ -240,7 +222,7 @@ class _Planner:
                 if slot < 0:
                     continue
                 copies.append((key, slot))
-                self.batch_of[key] = self.slot_batch[slot] = self.batch + 1
+                self.batch_of[key] = self.batch + 1
                 self.bytes["ahead"] += self.sizes[key]
             self.cache.guard[key] = max(self.cache.guard[key], deadline)
         return copies

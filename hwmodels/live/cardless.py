@@ -2,7 +2,7 @@
 
 It stands to a card as RAM does to VRAM: slots are memory of this process, a demand copy is a read of the file
 through the page cache (so it may come from the disk), and the compute that a card would do is done by the CPU
-pool while one reading thread works. Reads go out in the order asked for. The same schedules, the same steps.
+pool while one reading thread works. Reads go out in the order asked for. The same programs.
 """
 
 from __future__ import annotations
@@ -15,25 +15,23 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from hwmodels.errors import HardwareError
+from hwmodels.live.card import LiveSizes
 from hwmodels.live.experts import CpuExperts, random_weights
 from hwmodels.live.files import ExpertFile
 from hwmodels.live.reader import Job, Reader
-from sim.errors import SimError
-from sim.live.card import sizes_of
-from sim.live.measured import Measured
-from sim.live.schedule import Copies, Schedule
-from traces import ModelGeometry
+from hwmodels.live.steps import Copies, Measured, Program
 
 State = Literal["cold", "warm"]
 Floats = npt.NDArray[np.float32]
 
 
 class CardlessEngine:
-    """Carries out schedules on the CPU.
+    """Carries out programs on the CPU.
 
     Parameters
     ----------
-    geometry
+    sizes
         The model.
     folder
         Where the expert file lies.
@@ -41,39 +39,38 @@ class CardlessEngine:
         CPU threads that compute; the reading thread comes on top.
     """
 
-    def __init__(self, geometry: ModelGeometry, folder: Path, workers: int) -> None:
-        self.geometry = geometry
-        self.sizes = sizes_of(geometry)
-        self.shapes = self.sizes.shapes()
-        self.stride = max(geometry.expert_bytes)
-        self.file = ExpertFile(folder / f"experts-{self.stride * geometry.n_experts}.bin",
-                               self.stride * geometry.n_experts)  # fmt: skip
+    def __init__(self, sizes: LiveSizes, folder: Path, workers: int) -> None:
+        self.sizes = sizes
+        self.shapes = sizes.shapes()
+        self.stride = max(sizes.expert_bytes)
+        experts = sizes.experts * len(sizes.expert_bytes)
+        self.file = ExpertFile(folder / f"experts-{self.stride * experts}.bin", self.stride * experts)
         self.file.random_access()
-        self.size_of = [size for size in geometry.expert_bytes for _ in range(geometry.experts)]
-        self.cpu = CpuExperts(geometry.hidden_size, workers)
-        rows = [n // 2 // geometry.hidden_size for n in (*geometry.dense_bytes, geometry.head_bytes)]
-        starts = np.concatenate([[0], np.cumsum(rows)]) * geometry.hidden_size
+        self.size_of = [size for size in sizes.expert_bytes for _ in range(sizes.experts)]
+        self.cpu = CpuExperts(sizes.hidden, workers)
+        rows = [n // 2 // sizes.hidden for n in (*sizes.dense_bytes, sizes.head_bytes)]
+        starts = np.concatenate([[0], np.cumsum(rows)]) * sizes.hidden
         self.dense = random_weights(2 * max(int(starts[-1]), 1))
         self._dense = list(zip(starts[:-1].tolist(), rows, strict=True))
-        self._out = np.zeros(max(max(rows), geometry.experts), dtype=np.float32)
+        self._out = np.zeros(max(max(rows), sizes.experts), dtype=np.float32)
         self._pool = np.zeros(0, dtype=np.uint16)
 
     def close(self) -> None:
         """Close the file."""
         self.file.close()
 
-    def load(self, schedule: Schedule) -> None:
-        """Make the slots of a schedule."""
-        if any(step.cpu for step in schedule.steps):
-            raise SimError("without a card there is only the CPU: miss mode fetch or stream is needed")
-        size = schedule.slots * self.stride // 2
+    def load(self, program: Program) -> None:
+        """Make the slots of a program."""
+        if any(step.cpu for step in program.steps):
+            raise HardwareError("without a card there is only the CPU: miss mode fetch or stream is needed")
+        size = program.slots * self.stride // 2
         if len(self._pool) < size:
             self._pool = np.zeros(size, dtype=np.uint16)
             self._pool[:: 4096 // 2] = 1  # touched, so that no page is made in the timed loop
-        self._schedule = schedule
+        self._program = program
         elements = self.stride // 2
-        self._now = [np.asarray(step.now, dtype=np.int64) * elements for step in schedule.steps]
-        self._later = [np.asarray(step.later, dtype=np.int64) * elements for step in schedule.steps]
+        self._now = [np.asarray(step.now, dtype=np.int64) * elements for step in program.steps]
+        self._later = [np.asarray(step.later, dtype=np.int64) * elements for step in program.steps]
 
     def slot(self, number: int) -> npt.NDArray[np.uint16]:
         """What lies in a slot."""
@@ -87,20 +84,20 @@ class CardlessEngine:
         ]
 
     def run(self, state: State = "warm") -> Measured:
-        """One timed run of the loaded schedule from its start state, the page cache warm or cold."""
-        schedule = self._schedule
+        """One timed run of the loaded program from its start state, the page cache warm or cold."""
+        program = self._program
         self.file.warm()
-        for job in self._jobs(schedule.start):
+        for job in self._jobs(program.start):
             self.file.read(*job)
         if state == "cold":
             self.file.drop()
         plans = [
             [self._jobs(pairs) for pairs in (step.copies, step.ahead_router, step.ahead_done)]
-            for step in schedule.steps
+            for step in program.steps
         ]
-        measured = Measured.empty(len(schedule.pass_steps) - 1)
+        measured = Measured.empty(len(program.pass_steps) - 1)
         reader = Reader(self.file)
-        hidden = self.geometry.hidden_size
+        hidden = self.sizes.hidden
         x = np.random.default_rng(0).standard_normal((1, hidden)).astype(np.float32)
         out = np.zeros((1, hidden), dtype=np.float32)
         batches: list[int] = []
@@ -109,7 +106,7 @@ class CardlessEngine:
         try:
             for number in range(len(measured.pass_ns)):
                 start = time.perf_counter_ns()
-                for e in range(schedule.pass_steps[number], schedule.pass_steps[number + 1]):
+                for e in range(program.pass_steps[number], program.pass_steps[number + 1]):
                     self._event(e, plans[e], reader, batches, x, out, measured, number)
                 offset, rows = self._dense[-1]
                 if rows:
@@ -125,12 +122,12 @@ class CardlessEngine:
         self, e: int, plan: list[list[Job]], reader: Reader, batches: list[int], x: Floats, out: Floats,
         measured: Measured, number: int,
     ) -> None:  # fmt: skip
-        step = self._schedule.steps[e]
+        step = self._program.steps[e]
         copies, ahead_router, ahead_done = plan
         start = time.perf_counter_ns()
         offset, rows = self._dense[step.layer]
         self.cpu.matvec(self.dense, offset, rows, x, self._out)
-        np.argpartition(self._out[: self.geometry.experts], -self.geometry.top_k)
+        np.argpartition(self._out[: self.sizes.experts], -self.sizes.top_k)
         measured.known_ns[number] += time.perf_counter_ns() - start
         last = 0
         for job in copies:

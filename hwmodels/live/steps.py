@@ -1,0 +1,89 @@
+"""What a live engine is told to do: one `Step` an event, every decision already taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Copies = tuple[tuple[int, int], ...]
+"""(key, slot) pairs."""
+IntArray = npt.NDArray[np.int64]
+
+
+class Step(NamedTuple):
+    """What the engine does at one event."""
+
+    layer: int
+    now: tuple[int, ...] = ()
+    """Slots to compute at once."""
+    copies: Copies = ()
+    """Demand copies."""
+    later: tuple[int, ...] = ()
+    """Slots to compute when the demand copies, and copy-ahead batch `needs`, have landed."""
+    needs: int = -1
+    """Copy-ahead batch that `now` (without demand copies) or `later` waits for, -1 for none."""
+    cpu: tuple[int, ...] = ()
+    """Keys that the CPU computes."""
+    ahead_router: Copies = ()
+    """Copied ahead when the router is known."""
+    ahead_done: Copies = ()
+    """Copied ahead, or filled after the CPU served it, when the event is done."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A whole run; steps `pass_steps[p]` to `pass_steps[p + 1]` are pass p.
+
+    Parameters
+    ----------
+    start
+        Residents at the start.
+    slots
+        Slots in all, staging included.
+    """
+
+    steps: list[Step]
+    pass_steps: list[int]
+    start: Copies
+    slots: int
+
+    def first_uses(self) -> list[tuple[int, ...]]:
+        """For each step the keys that are taken from the host for the first time."""
+        seen: set[int] = set()
+        found = []
+        for step in self.steps:
+            taken = (*(key for key, _ in (*step.copies, *step.ahead_router, *step.ahead_done)), *step.cpu)
+            fresh = dict.fromkeys(key for key in taken if key not in seen)
+            seen.update(fresh)
+            found.append(tuple(fresh))
+        return found
+
+
+@dataclass
+class Measured:
+    """Times of one live run; P passes.
+
+    Parameters
+    ----------
+    pass_ns : (P,)
+        Host clock, from the first launch of a pass to its token on the host.
+    card_ns : (P,)
+        The same by the card's own events; 0 without a card.
+    known_ns, cpu_ns, wait_ns : (P,)
+        Host time spent waiting for the router, in CPU experts, and waiting for reads.
+    """
+
+    pass_ns: IntArray
+    card_ns: IntArray
+    known_ns: IntArray
+    cpu_ns: IntArray
+    wait_ns: IntArray
+
+    @classmethod
+    def empty(cls, passes: int) -> Measured:
+        """All zero."""
+        zeros = [np.zeros(passes, dtype=np.int64) for _ in range(5)]
+        return cls(zeros[0], zeros[1], zeros[2], zeros[3], zeros[4])
