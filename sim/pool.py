@@ -279,8 +279,9 @@ class CachePool:
         self._insert(newcomer)
 
     def drop(self, key: int) -> None:
-        """Take a resident out whatever the policy thinks (a copy that was cancelled)."""
+        """Take a resident out whatever the policy thinks: a copy that was cancelled, so no eviction."""
         self._remove(key)
+        self.evictions -= 1
 
     def _insert(self, key: int) -> None:
         self.resident[key] = 1

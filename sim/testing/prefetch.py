@@ -1,0 +1,153 @@
+"""Laws of prefetch policies, one function each."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from policies.protocol import Event, Lists, PrefetchPolicy
+from sim.pool import Capacity, make_future, make_pool
+from sim.testing.cases import random_trace
+from sim.testing.compiled import Arrays, as_arrays, jit
+from traces import RoutingTrace
+from traces.trace import IntArray
+
+SEEDS = range(4)
+Proposals = list[list[tuple[int, int]]]
+
+
+def predicted_trace(seed: int, **choices: Any) -> RoutingTrace:
+    """A random trace that recorded predictions 1 and 2 layers ahead, right in part, none where none could be."""
+    trace = random_trace(seed, **choices)
+    rng = random.Random(seed)
+    g = trace.geometry
+    predictions: dict[int, tuple[IntArray, IntArray]] = {}
+    for depth in (1, 2):
+        offsets, experts = [0], []
+        for e in range(trace.n_events):
+            if trace.event_layer[e] >= depth:
+                lo, hi = trace.event_offsets[e], trace.event_offsets[e + 1]
+                members = [int(key) % g.experts for key in trace.keys[lo:hi]]
+                experts += sorted({m if rng.random() < 0.8 else rng.randrange(g.experts) for m in members})
+            offsets.append(len(experts))
+        predictions[depth] = (np.asarray(offsets, dtype=np.int64), np.asarray(experts, dtype=np.int16))
+    return dataclasses.replace(trace, predictions=predictions)
+
+
+def proposals(
+    policy: PrefetchPolicy, trace: RoutingTrace, *, arrays: bool = False, compiled: bool = False
+) -> Proposals:
+    """(key, deadline) pairs that a policy proposes after each event, whenever it wants to be asked.
+
+    Parameters
+    ----------
+    arrays
+        Keep its state in numpy arrays.
+    compiled
+        Also compile its functions with numba.
+    """
+    pool = make_pool(trace.geometry, Capacity(slots_per_layer=trace.geometry.top_k))
+    future = make_future(trace) if policy.needs_future else None
+    alloc: Any = Arrays if arrays or compiled else Lists
+    if arrays or compiled:
+        pool, future = as_arrays(pool), as_arrays(future) if future is not None else None
+    state = policy.start(pool, alloc, future, trace.predictions or None)
+    keys, deadlines = alloc.ints(pool.keys), alloc.ints(pool.keys)
+    learn: Any = jit(policy.learn) if compiled else policy.learn
+    propose: Any = jit(policy.propose) if compiled else policy.propose
+    offsets, members, rows = trace.event_offsets.tolist(), trace.keys.tolist(), trace.rows_wanting.tolist()
+    found: Proposals = []
+    for e in range(trace.n_events):
+        lo, hi = offsets[e], offsets[e + 1]
+        of_pass = int(trace.event_pass[e])
+        event = Event(
+            e, of_pass, int(trace.event_layer[e]), lo, members[lo:hi], rows[lo:hi], [0] * (hi - lo),
+            int(trace.pass_phase[of_pass]), int(trace.pass_request[of_pass]),
+        )  # fmt: skip
+        if arrays or compiled:
+            event = as_arrays(event)
+        learn(state, event)
+        n = propose(state, event, keys, deadlines)
+        found.append([(int(keys[i]), int(deadlines[i])) for i in range(n)])
+    return found
+
+
+def check_declarations(policy: PrefetchPolicy) -> None:
+    """Name, source, docstring and a moment to be asked are there; parameters have defaults."""
+    cls = type(policy)
+    assert isinstance(policy, PrefetchPolicy), f"{cls.__name__} is no PrefetchPolicy"
+    assert cls.name, f"{cls.__name__} has no name"
+    assert cls.source, f"{cls.__name__} names no source"
+    assert (cls.__doc__ or "").strip(), f"{cls.__name__} has no docstring"
+    assert dataclasses.is_dataclass(cls), f"{cls.__name__} is no dataclass"
+    assert cls.__dataclass_params__.frozen, f"{cls.__name__} is not frozen"  # type: ignore[attr-defined]
+    for field in dataclasses.fields(cls):
+        assert field.default is not dataclasses.MISSING, f"{cls.__name__}.{field.name} has no default"
+
+
+def check_proposals(policy: PrefetchPolicy) -> None:
+    """Keys are the model's, no key twice for one event, deadlines lie ahead, in the layer of the key."""
+    for seed in SEEDS:
+        trace = predicted_trace(seed)
+        layers = trace.geometry.n_layers
+        for number, asked in enumerate(proposals(policy, trace)):
+            assert len(set(asked)) == len(asked), f"{policy.name}: a key is proposed twice for one event"
+            for key, deadline in asked:
+                assert 0 <= key < trace.geometry.n_experts, f"{policy.name}: key {key} is none of the model's"
+                assert deadline > number, f"{policy.name}: a deadline is not ahead"
+                assert deadline % layers == key // trace.geometry.experts, f"{policy.name}: wrong layer"
+
+
+def check_same_twice(policy: PrefetchPolicy) -> None:
+    """Two runs agree and leave the policy object as it was."""
+    trace = predicted_trace(1)
+    before = dataclasses.replace(policy)
+    assert proposals(policy, trace) == proposals(policy, trace), f"{policy.name}: two runs differ"
+    assert policy == before, f"{policy.name}: a run changed the policy object"
+
+
+def check_causal(policy: PrefetchPolicy) -> None:
+    """Unless it declares an oracle, a shorter trace gives the same beginning."""
+    if policy.needs_future:
+        return
+    trace = predicted_trace(2)
+    cut = trace.select_passes(np.arange(trace.n_passes) < trace.n_passes // 2)
+    whole, short = proposals(policy, trace), proposals(policy, cut)
+    known = cut.n_events
+    for number, (a, b) in enumerate(zip(short, whole, strict=False)):
+        seen = [pair for pair in b if pair[1] < known]
+        assert [pair for pair in a if pair[1] < known] == seen, f"{policy.name}: event {number} knows what comes"
+
+
+def check_runs_on_arrays(policy: PrefetchPolicy) -> None:
+    """A policy that says it can be compiled gives the same on lists and on arrays."""
+    if policy.compiled:
+        for seed in SEEDS:
+            trace = predicted_trace(seed, passes=30)
+            plain = proposals(policy, trace)
+            assert plain == proposals(policy, trace, arrays=True), f"{policy.name}: lists and arrays differ"
+
+
+PREFETCH_CHECKS: tuple[Callable[[PrefetchPolicy], None], ...] = (
+    check_declarations,
+    check_proposals,
+    check_same_twice,
+    check_causal,
+    check_runs_on_arrays,
+)
+
+
+def check_prefetch(policy: PrefetchPolicy) -> None:
+    """Run every check.
+
+    Raises
+    ------
+    AssertionError
+        The first law that does not hold, with the policy's name.
+    """
+    for check in PREFETCH_CHECKS:
+        check(policy)
