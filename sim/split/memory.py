@@ -15,7 +15,6 @@ from hwmodels.units import GB, GIB
 from hwmodels.vram import (
     FLASH_NEXT_DRAFT_BYTES,
     FLASH_NEXT_DRAFT_HEAD_BYTES,
-    FLASH_NEXT_SESSION,
     STAGE_RESERVE_BYTES,
     Line,
     SessionShape,
@@ -26,17 +25,13 @@ from hwmodels.vram import (
 )
 from sim.errors import SimError
 from sim.split.cards import Card
+from sim.vram import SESSIONS
 from traces import ModelGeometry
 
 HostMode = Literal["arena", "mmap", "resident", "budget"]
 HOST_MODES: tuple[HostMode, ...] = ("arena", "mmap", "resident", "budget")
 HEADROOM_BYTES = 10 * GB
 """RAM kept free of experts: system, program, page-locked buffers (the "+ 10 GB" of both rules of the docs)."""
-SESSIONS: dict[str, SessionShape] = {
-    "qwen3.8-flash-next": FLASH_NEXT_SESSION,
-    "qwen3.8-flash-next-coder": FLASH_NEXT_SESSION,
-}
-"""Models whose context is known line by line."""
 
 
 @dataclass(frozen=True)

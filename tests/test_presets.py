@@ -1,0 +1,72 @@
+"""Engine presets: what ships, the rules they state, and how a run takes their choices."""
+
+import pytest
+
+from policies import create
+from sim.errors import SimError
+from sim.preset import EnginePreset, list_engines, load_engine
+from sim.scenario import build_scenario
+
+NAMES = (
+    "bigmoe-edge", "fetch-lru", "freetoken-hybrid", "generic", "llama.cpp-expert-cache", "ncmoe", "strata",
+    "strata-0.1.31", "strata-reference",
+)  # fmt: skip
+
+
+def test_the_presets_are_there():
+    assert set(NAMES) <= set(list_engines())
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "generic"])
+def test_a_preset_says_what_is_measured_and_what_is_assumed_and_its_policies_exist(name):
+    preset = load_engine(name)
+    assert preset.name == name
+    notes = " ".join(preset.notes)
+    assert "assumed" in notes or "fitted" in notes
+    for kind in ("eviction", "admission", "placement"):
+        if kind in preset.policy:
+            create(kind, preset.policy[kind])
+
+
+@pytest.mark.parametrize(
+    ("engine", "link_gb_per_s", "printed"),
+    [
+        ("strata-0.1.31", 14.2, 0.30),
+        ("strata", 18.2, 0.50),
+        ("strata", 18.7, 0.52),
+        ("strata", 19.3, 0.53),
+        ("strata", 28.3, 0.55),
+    ],
+)
+def test_the_share_over_pcie_is_the_one_that_logs_print(engine, link_gb_per_s, printed):
+    preset = load_engine(engine).model_copy(update={"pcie_per_layer": None})
+    assert preset.fetched(256, round(link_gb_per_s * 1000), 1) / 256 == pytest.approx(printed, abs=0.009)
+
+
+def test_the_share_is_in_whole_256ths_rounded_down_and_capped():
+    strata = load_engine("strata")
+    assert [strata.fetched(n, 28_000, 1) for n in (0, 1, 2, 8, 100)] == [0, 0, 1, 4, 16]
+    balanced = load_engine("freetoken-hybrid")
+    assert balanced.fetched(10, 30_000, 30_000) == 5
+
+
+def test_a_base_gives_what_the_file_does_not(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('base = "strata"\nname = "mine"\nfill = true\n')
+    mine = load_engine(str(file))
+    assert isinstance(mine, EnginePreset)
+    assert mine.fill
+    assert mine.draft_ns == load_engine("strata").draft_ns
+    file.write_text('base = "strata"\nname = "mine"\nfil = true\n')
+    with pytest.raises(SimError, match="fil"):
+        load_engine(str(file))
+
+
+def test_a_scenario_takes_the_engines_choices_unless_it_has_its_own():
+    data = {"trace": "bundled:tinymoe-code", "hardware": "rtx-5070", "slots_per_layer": 4}
+    llama = build_scenario(data | {"engine": "llama.cpp-expert-cache"}).spec
+    assert (llama.admission, llama.capacity.scope) == ("cap:per_event=2", "layer")
+    own = build_scenario(
+        data | {"engine": "llama.cpp-expert-cache", "admission": "always", "scope": "global"}
+    ).spec
+    assert (own.admission, own.capacity.scope) == ("always", "global")
