@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policies.protocol import PolicyError
+from sim.cli.common import parse_capacity
 from sim.errors import SimError
 from sim.pool import Capacity, make_pool
 from sim.quotas import by_mass, share_out
@@ -78,3 +79,17 @@ def test_prompt_placement_counts_rows_of_prefill_only():
     decode = trace().select_passes(trace().pass_phase != Phase.PREFILL)
     with pytest.raises(PolicyError, match="no prefill"):
         replay(decode, "static", Capacity(total_bytes=4), placement="prompt")
+
+
+@pytest.mark.parametrize(
+    ("text", "scope", "quotas"),
+    [
+        ("global", "global", "equal"),
+        ("layer", "layer", "equal"),
+        ("layer:hindsight", "layer", "hindsight"),
+        ("layer:profile:file=hot.csv", "layer", "profile:file=hot.csv"),
+    ],
+)
+def test_quotas_are_named_with_the_scope(text, scope, quotas):
+    room = parse_capacity("4MiB", None, text)
+    assert (room.scope, room.quotas) == (scope, quotas)

@@ -30,7 +30,14 @@ CapacityOpt = Annotated[str | None, typer.Option("--capacity", help="Room for ex
 SlotsOpt = Annotated[
     int | None, typer.Option("--slots-per-layer", min=0, help="Room for experts in whole experts of every layer.")
 ]
-ScopeOpt = Annotated[str, typer.Option("--scope", help="global (one pool) or layer (a quota for each layer).")]
+ScopeOpt = Annotated[
+    str,
+    typer.Option(
+        "--scope",
+        help="global (one pool), layer (an equal quota for each layer) or layer:PLACEMENT (quotas by its ranking: "
+        "layer:hindsight, layer:prompt, layer:profile:file=PATH).",
+    ),
+]
 
 
 PIPE_WIDTH = 160
@@ -58,10 +65,12 @@ def parse_capacity(capacity: str | None, slots_per_layer: int | None, scope: str
     from hwmodels.units import parse_size
     from sim.pool import Capacity
 
+    scope, _, quotas = scope.partition(":")
     return Capacity(
         total_bytes=None if capacity is None else parse_size(capacity),
         slots_per_layer=slots_per_layer,
         scope=scope,
+        quotas=quotas or "equal",
     )
 
 
