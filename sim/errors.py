@@ -9,3 +9,7 @@ class SimError(ValueError):
 
 class MisfitError(SimError):
     """Valid choices, but more bytes than the machine has room for."""
+
+
+class CompileError(SimError):
+    """A policy that cannot be compiled; the reference engine still runs it."""

@@ -47,6 +47,11 @@ class Counters:
     miss_bytes: int = 0
     passes: int = 0
 
+    @classmethod
+    def of(cls, sums: IntArray, passes: int) -> Counters:
+        """From the first six in their order."""
+        return cls(*[int(n) for n in sums], passes)  # type: ignore[call-arg]
+
     @property
     def hit_rate(self) -> float | None:
         """Hits over distinct look-ups, None without look-ups."""
@@ -267,13 +272,13 @@ class _Job:
         present = np.bincount(trace.event_pass, minlength=trace.n_passes) > 0
         counts = kernel.counters.reshape(2, N_PHASES, -1)
         late = np.arange(trace.n_passes) >= self.warmup_passes
-        phases = {"all": Counters(*map(int, counts.sum(axis=(0, 1))), passes=int(present.sum()))}
+        phases = {"all": Counters.of(counts.sum(axis=(0, 1)), int(present.sum()))}
         for value in Phase:
             sums = counts[:, value].sum(axis=0)
             if sums[0]:
                 passes = int((present & (trace.pass_phase == value)).sum())
-                phases[value.name.lower()] = Counters(*map(int, sums), passes=passes)
-        warm = Counters(*map(int, counts[1].sum(axis=0)), passes=int((present & late).sum()))
+                phases[value.name.lower()] = Counters.of(sums, passes)
+        warm = Counters.of(counts[1].sum(axis=0), int((present & late).sum()))
         totals = kernel.totals
         return _Run(
             hits, phases, warm, int(totals[EVICTIONS]), int(totals[ADMITTED_BYTES]), int(totals[WAVES]),
@@ -314,7 +319,7 @@ def _run(cache: CachePool, steps: _Steps, trace: RoutingTrace, lag_passes: int) 
         keys = all_keys[lo:hi]
         number = passes[step]
         hits = cache.lookup(step, keys)
-        if between is not None and between.pending:
+        if between is not None and number < between.lands:
             hits = [int(hit and key not in between.pending) for hit, key in zip(hits, keys, strict=True)]
         hits_of += hits
         for key in keys:

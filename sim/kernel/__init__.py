@@ -1,0 +1,11 @@
+"""The compiled engine: the same policies and the same integers, in machine code.
+
+`choice` decides who runs, `replay` counts, `curves` counts at every capacity. What is compiled is plain Python:
+the loops of this package (`loop`, `stack`) and the policies themselves, copied and compiled by `link` on states
+that `state` lays out in memory and `views` lets compiled code see. Nothing here imports numba before a kernel is
+wanted.
+"""
+
+from sim.kernel.choice import ENGINES, choose, refusal
+
+__all__ = ["ENGINES", "choose", "refusal"]

@@ -1,0 +1,144 @@
+"""Compiling a loop together with the policies that it names, and keeping the result on disk.
+
+Policies and loops are plain Python. `Linker` copies each function that is reached and compiles the copy, with
+the functions that it calls compiled likewise: the source stays one, and importing it costs nothing.
+
+What is compiled is kept in the user's cache folder. The place holds a digest of every source file that took part,
+so that a changed policy never runs old code, and numba itself checks its version and the processor.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+from sim.errors import CompileError
+
+SIGNATURE = "void(int64)"
+INNER = {"nogil": True, "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""Options of inner functions: never called from Python, and their many arguments never passed in memory."""
+ENVIRONMENT = "EXPERT_RESIDENCY_CACHE"
+
+
+def cache_folder() -> Path:
+    """Folder of compiled kernels: $EXPERT_RESIDENCY_CACHE, else in the user's cache folder."""
+    chosen = os.environ.get(ENVIRONMENT)
+    if chosen:
+        return Path(chosen)
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "expert-residency"
+
+
+class Linker:
+    """Copies of functions whose calls lead to other copies, all of them to be compiled.
+
+    Parameters
+    ----------
+    bound
+        What the names of the seam stand for.
+    """
+
+    def __init__(self, bound: Mapping[str, Any]) -> None:
+        import numba
+
+        self._njit: Any = numba.njit
+        self._bound = bound
+        self._made: dict[FunctionType, Any] = {}
+        self.sources: set[str] = set()
+        """Files of all functions and classes that were reached."""
+
+    def copy(self, function: FunctionType) -> FunctionType:
+        """A function with globals of its own: what it names, compiled where that is a function."""
+        scope: dict[str, Any] = {"__builtins__": builtins, "__name__": function.__module__}
+        made = FunctionType(function.__code__, scope, function.__name__, function.__defaults__)
+        self._fill(scope, function)
+        return made
+
+    def _fill(self, scope: dict[str, Any], function: FunctionType) -> None:
+        self.sources.add(function.__code__.co_filename)
+        for name in _names(function.__code__):
+            if name in self._bound:
+                scope[name] = self._value(self._bound[name])
+            elif name in function.__globals__:
+                scope[name] = self._value(function.__globals__[name])
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, type):
+            self.sources.add(getattr(sys.modules.get(value.__module__), "__file__", None) or "")
+        if not isinstance(value, FunctionType):
+            return value
+        if value not in self._made:
+            scope: dict[str, Any] = {"__builtins__": builtins, "__name__": value.__module__}
+            copied = FunctionType(value.__code__, scope, value.__name__, value.__defaults__)
+            self._made[value] = self._njit(**INNER)(copied)
+            self._fill(scope, value)  # afterwards, since functions may call themselves
+        return self._made[value]
+
+
+def _names(code: CodeType) -> list[str]:
+    inner = [name for const in code.co_consts if isinstance(const, CodeType) for name in _names(const)]
+    return [*code.co_names, *inner]
+
+
+def compile_loop(
+    loop: Callable[..., None], bound: Mapping[str, Any], label: str, signature: str = SIGNATURE
+) -> Any:
+    """Compiled form of `loop` with the seam's names bound.
+
+    Parameters
+    ----------
+    label
+        Names the kernel among those of the same sources: policies and forms of states.
+
+    Raises
+    ------
+    CompileError
+        The policies use something that cannot be compiled.
+    """
+    import numba
+    from numba.core.errors import NumbaError
+
+    linker = Linker(bound)
+    copied = linker.copy(loop)  # type: ignore[arg-type]
+    anchor = _anchor(linker.sources, label)
+    if anchor is not None:
+        # numba keeps what it compiles beside the file that a function is said to come from.
+        copied.__code__ = copied.__code__.replace(co_filename=str(anchor))
+    try:
+        njit: Any = numba.njit
+        return njit(signature, nogil=True, no_cfunc_wrapper=True, cache=anchor is not None)(copied)
+    except NumbaError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise CompileError(f"{label.split('|')[0]} cannot be compiled: {' '.join(lines[:3])}") from error
+
+
+@functools.cache
+def _digest(path: str, mtime_ns: int) -> bytes:
+    return hashlib.sha256(Path(path).read_bytes()).digest()
+
+
+def _anchor(sources: set[str], label: str) -> Path | None:
+    """Empty file beside which numba keeps one kernel; None if there is no place to write to."""
+    digest = hashlib.sha256(label.encode())
+    own = {str(path) for path in Path(__file__).parent.glob("*.py")}
+    for path in sorted(own | {source for source in sources if os.path.isfile(source)}):
+        digest.update(_digest(path, os.stat(path).st_mtime_ns))
+    folder = cache_folder() / digest.hexdigest()[:24]
+    anchor = folder / "kernel.py"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not anchor.exists():
+            with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as part:
+                part.write(f'"""{label.split("|")[0]}: compiled kernel; may be deleted."""\n')
+            os.replace(part.name, anchor)
+    except OSError:
+        return None
+    return anchor

@@ -1,0 +1,259 @@
+"""The replay loop in the compiled subset: `sim.pool.CachePool` and `sim.replay` on arrays.
+
+Plain Python as it stands; `sim.kernel.link` compiles it together with the policies that it names, and binds the
+names of `sim.kernel.seam`.
+"""
+
+# ruff: noqa: TC004  (names of the seam are there at run time, but not by import)
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from policies.protocol import Event, Ints
+
+if TYPE_CHECKING:
+    from sim.kernel.seam import (
+        admit_accepts,
+        admit_learn,
+        admit_pass_done,
+        admit_select,
+        admit_state,
+        evict_insert,
+        evict_learn,
+        evict_remove,
+        evict_state,
+        evict_victim,
+        fetch_ahead,
+        job_state,
+    )
+
+DISTINCT, DISTINCT_HITS, ROUTED, ROUTED_HITS, COMPULSORY, MISS_BYTES, N_COUNTERS = range(7)
+EVICTIONS, ADMITTED_BYTES, WAVES, N_TOTALS = range(4)
+AHEAD = 8
+"""Look-ups between asking for a key's cache line and using it."""
+N_PHASES = 3
+N_BUCKETS = 2 * N_PHASES
+"""Three phases before the warm-up ends, then three after it."""
+
+
+class Steps(NamedTuple):
+    """What is asked: whole events, or single look-ups under the sequential contracts."""
+
+    first: int
+    """Running number of the first step and, below, of its first look-up: not 0 in a later chunk of a stream."""
+    first_offset: int
+    offsets: Ints
+    layers: Ints
+    passes: Ints
+    keys: Ints
+    rows: Ints
+    hits: Ints
+    """(look-ups,) filled in."""
+    phase_of: Ints
+    """(passes,)"""
+    request_of: Ints
+    """(passes,)"""
+    warmup_passes: int
+
+
+class Cache(NamedTuple):
+    """The residency, as in `CachePool`."""
+
+    resident: Ints
+    seen: Ints
+    guard: Ints
+    used: Ints
+    capacity: Ints
+    scope_of: Ints
+    size_of: Ints
+    misses: Ints
+    roomy: int
+    """Experts of any size that every scope has room for: larger events may need waves."""
+    members_may_leave: int
+    overflow: int
+
+
+class Between(NamedTuple):
+    """What a periodic policy does between passes, as in `sim.replay`."""
+
+    periodic: int
+    lag: int
+    pending: Ints
+    """(keys,) 1: asked for, and not there yet."""
+    lands: Ints
+    """[pass at whose start those that are pending are there, how many they are]."""
+    newcomers: Ints
+    victims: Ints
+
+
+class Job(NamedTuple):
+    """All that a replay works on besides the policies."""
+
+    steps: Steps
+    cache: Cache
+    between: Between
+    counters: Ints
+    """(buckets x counters,)"""
+    totals: Ints
+    """(totals,)"""
+    placed: Ints
+    """Keys to bring in first, the hottest last."""
+
+
+def replay_steps(table: Ints) -> None:
+    """Run all steps of the job in `table`."""
+    job = job_state(table)
+    steps, cache, totals = job.steps, job.cache, job.totals
+    evict, admission = evict_state(table), admit_state(table)
+    counters = job.counters
+    for i in range(len(job.placed)):
+        _insert(cache, evict, job.placed[i])
+        cache.seen[job.placed[i]] = 1
+    offsets, keys, rows, hits = steps.offsets, steps.keys, steps.rows, steps.hits
+    resident, guard, seen, size_of, misses = cache.resident, cache.guard, cache.seen, cache.size_of, cache.misses
+    between, pending = job.between, job.between.pending
+    late = False
+    periodic, overflow, roomy = between.periodic, cache.overflow, cache.roomy
+    # Sums of the current bucket stay in registers until it changes.
+    distinct = distinct_hits = routed = routed_hits = compulsory = missed_bytes = 0
+    number = phase = request = -1
+    bucket = 0
+    n_steps = len(steps.layers)
+    last = len(keys) - 1
+    hi = 0
+    for e in range(n_steps):
+        step = steps.first + e
+        lo, hi = hi, offsets[e + 1]
+        if steps.passes[e] != number:
+            number = steps.passes[e]
+            phase, request = steps.phase_of[number], steps.request_of[number]
+            late = number < between.lands[0]
+            into = phase if number < steps.warmup_passes else phase + N_PHASES
+            if into != bucket:
+                _book(counters, bucket, distinct, distinct_hits, routed, routed_hits, compulsory, missed_bytes)
+                distinct = distinct_hits = routed = routed_hits = compulsory = missed_bytes = 0
+                bucket = into
+        n = 0
+        for i in range(lo, hi):
+            key, row = keys[i], rows[i]
+            fetch_ahead(guard, keys[min(i + AHEAD, last)])
+            guard[key] = step
+            hit = resident[key]
+            if late and pending[key] == 1:
+                hit = 0
+            hits[i] = hit
+            routed += row
+            if hit == 0:
+                misses[n] = i - lo
+                n += 1
+                missed_bytes += size_of[key]
+            else:
+                routed_hits += row
+            if hit == 0 or periodic == 1:  # without periodic policies, what is resident was seen
+                compulsory += 1 - seen[key]
+                seen[key] = 1
+        distinct += hi - lo
+        distinct_hits += hi - lo - n
+        if hi - lo > roomy:
+            totals[WAVES] += _waves(cache, keys[lo:hi])
+        event = Event(
+            step, number, steps.layers[e], steps.first_offset + lo, keys[lo:hi], rows[lo:hi], hits[lo:hi],
+            phase, request,
+        )  # fmt: skip
+        evict_learn(evict, event)
+        admit_learn(admission, event)
+        n = admit_select(admission, event, misses, n)
+        for i in range(n):
+            key = keys[lo + misses[i]]
+            if resident[key] == 0 and _admit(cache, totals, evict, admission, key, step):
+                totals[ADMITTED_BYTES] += size_of[key]
+        if overflow == 1:
+            _trim(cache, totals, evict, cache.scope_of[keys[lo]], step)
+        if periodic == 1 and (e + 1 == n_steps or steps.passes[e + 1] != number):
+            _pass_done(cache, between, totals, evict, admission, number)
+    _book(counters, bucket, distinct, distinct_hits, routed, routed_hits, compulsory, missed_bytes)
+
+
+def _book(
+    counters: Ints, bucket: int, distinct: int, distinct_hits: int, routed: int, routed_hits: int,
+    compulsory: int, missed_bytes: int,
+) -> None:  # fmt: skip
+    at = bucket * N_COUNTERS
+    counters[at + DISTINCT] += distinct
+    counters[at + DISTINCT_HITS] += distinct_hits
+    counters[at + ROUTED] += routed
+    counters[at + ROUTED_HITS] += routed_hits
+    counters[at + COMPULSORY] += compulsory
+    counters[at + MISS_BYTES] += missed_bytes
+
+
+def _waves(cache: Cache, keys: Ints) -> int:
+    """Extra waves of an event."""
+    needed = 0
+    for key in keys:
+        needed += cache.size_of[key]
+    room = cache.capacity[cache.scope_of[keys[0]]]
+    return -(-needed // max(room, 1)) - 1 if needed > room else 0
+
+
+def _pass_done(cache: Cache, between: Between, totals: Ints, evict: Any, admission: Any, number: int) -> None:
+    """Ask for swaps, unless the last ones are on their way."""
+    newcomers, victims, lands = between.newcomers, between.victims, between.lands
+    if number < lands[0]:
+        return
+    for i in range(lands[1]):
+        between.pending[newcomers[i]] = 0
+    n = admit_pass_done(admission, number, cache.resident, newcomers, victims)
+    for i in range(n):
+        if victims[i] >= 0:
+            _remove(cache, totals, evict, victims[i])
+        _insert(cache, evict, newcomers[i])
+        between.pending[newcomers[i]] = 1
+        totals[ADMITTED_BYTES] += cache.size_of[newcomers[i]]
+    lands[0] = number + between.lag if n > 0 else 0
+    lands[1] = n
+
+
+def _admit(cache: Cache, totals: Ints, evict: Any, admission: Any, key: int, step: int) -> bool:
+    """`CachePool.admit` with `forced`."""
+    scope, size = cache.scope_of[key], cache.size_of[key]
+    capacity = cache.capacity[scope]
+    if size > capacity and cache.overflow == 0:
+        return False
+    tick = step + cache.members_may_leave
+    while cache.used[scope] + size > capacity:
+        victim = evict_victim(evict, scope, key, cache.guard, tick)
+        if victim < 0:
+            if cache.overflow == 1:
+                break
+            victim = evict_victim(evict, scope, key, cache.guard, step + 1)
+        if victim < 0 or victim == key:
+            return False
+        if not admit_accepts(admission, key, victim):
+            return False
+        _remove(cache, totals, evict, victim)
+    _insert(cache, evict, key)
+    return True
+
+
+def _trim(cache: Cache, totals: Ints, evict: Any, scope: int, step: int) -> None:
+    """`CachePool.trim`."""
+    while cache.used[scope] > cache.capacity[scope]:
+        victim = evict_victim(evict, scope, -1, cache.guard, step)
+        if victim < 0:
+            break
+        _remove(cache, totals, evict, victim)
+
+
+def _insert(cache: Cache, evict: Any, key: int) -> None:
+    cache.resident[key] = 1
+    cache.used[cache.scope_of[key]] += cache.size_of[key]
+    evict_insert(evict, key)
+
+
+def _remove(cache: Cache, totals: Ints, evict: Any, key: int) -> None:
+    cache.resident[key] = 0
+    cache.used[cache.scope_of[key]] -= cache.size_of[key]
+    totals[EVICTIONS] += 1
+    evict_remove(evict, key)

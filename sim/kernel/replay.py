@@ -1,0 +1,181 @@
+"""Replay in compiled code: the same counts as `sim.replay`, whole or in chunks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from policies.protocol import AdmissionPolicy, EvictionPolicy, Future, Pool
+from sim.kernel import loop
+from sim.kernel.link import compile_loop
+from sim.kernel.state import Flat, Recorder, state_function
+
+IntArray = npt.NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True)
+class StepArrays:
+    """Steps of a trace or of a part of it; see `loop.Steps`. Arrays are as the kernel wants them."""
+
+    offsets: Any
+    layers: Any
+    passes: Any
+    keys: Any
+    rows: Any
+    phase_of: Any
+    request_of: Any
+
+    @classmethod
+    def of(
+        cls, offsets: IntArray, layers: IntArray, passes: IntArray, keys: IntArray, rows: IntArray,
+        phase_of: IntArray, request_of: IntArray,
+    ) -> StepArrays:  # fmt: skip
+        """Without a copy where types fit."""
+        arrays = zip(
+            (offsets, layers, passes, keys, rows, phase_of, request_of),
+            (np.int64, np.int32, np.int32, np.int32, np.int32, np.int8, np.int32),
+            strict=True,
+        )
+        return cls(*(np.ascontiguousarray(array, dtype=kind) for array, kind in arrays))
+
+
+class ReplayKernel:
+    """One cache under one eviction and one admission policy.
+
+    Parameters
+    ----------
+    pool, eviction, admission, future, overflow
+        As for `sim.pool.CachePool`.
+    warmup_passes
+        Passes whose look-ups are counted apart.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        eviction: EvictionPolicy,
+        admission: AdmissionPolicy,
+        future: Future | None = None,
+        *,
+        overflow: bool = False,
+        warmup_passes: int = 0,
+        lag_passes: int = 1,
+    ) -> None:
+        self.pool = pool
+        self._policies = (type(eviction), type(admission))
+        self._warmup = warmup_passes
+        self._recorder = recorder = Recorder(pool.keys)
+        evict = eviction.start(pool, recorder, future if eviction.needs_future else None)
+        admit = admission.start(pool, recorder)
+        resident = recorder.ints(pool.keys)
+        guard = recorder.ints(pool.keys, -1)
+        recorder.pack((resident, guard, pool.scope_of), evict, admit)
+        self._evict, self._admit = Flat(evict, recorder), Flat(admit, recorder)
+        self.cache = loop.Cache(
+            resident=recorder.array(resident),
+            seen=_zeros(pool.keys, np.int8),
+            guard=recorder.array(guard),
+            used=_zeros(pool.scopes),
+            capacity=pool.capacity,
+            scope_of=pool.scope_of,
+            size_of=pool.size_of,
+            misses=_zeros(pool.keys),
+            roomy=min(pool.capacity) // max(1, *pool.size_of),
+            members_may_leave=int(eviction.may_evict_members),
+            overflow=int(overflow),
+        )
+        self._between = loop.Between(
+            periodic=int(admission.periodic),
+            lag=lag_passes,
+            pending=_zeros(pool.keys, np.int8),
+            lands=_zeros(2),
+            newcomers=_zeros(pool.keys),
+            victims=_zeros(pool.keys),
+        )
+        self.counters = _zeros((loop.N_BUCKETS, loop.N_COUNTERS))
+        """(buckets, counters): see `loop`."""
+        self.totals = _zeros(loop.N_TOTALS)
+        self._placed: Any = _zeros(0, np.int32)
+        self._done = [0, 0]
+        """Steps and look-ups."""
+
+    def place(self, ranked: Sequence[int]) -> list[int]:
+        """Fill empty room with keys in rank order, before anything is fed; returns those that fit."""
+        room = list(self.pool.capacity)
+        chosen = []
+        for key in dict.fromkeys(ranked):
+            scope, size = self.pool.scope_of[key], self.pool.size_of[key]
+            if size <= room[scope]:
+                room[scope] -= size
+                chosen.append(key)
+        self._placed = np.array(chosen[::-1], dtype=np.int32)
+        return chosen
+
+    def feed(self, steps: StepArrays) -> Any:
+        """Run the next steps; returns (look-ups,) 1 for a hit.
+
+        Raises
+        ------
+        SimError
+            The policies cannot be compiled.
+        """
+        hits = _zeros(len(steps.keys), np.int8)
+        view = loop.Steps(
+            self._done[0], self._done[1], steps.offsets, steps.layers, steps.passes, steps.keys, steps.rows, hits,
+            steps.phase_of, steps.request_of, self._warmup,
+        )  # fmt: skip
+        made = loop.Job(view, self.cache, self._between, self.counters.reshape(-1), self.totals, self._placed)
+        job = Flat(made, self._recorder)
+        kernel = _compiled(self._policies, _Layout.of(job), _Layout.of(self._evict), _Layout.of(self._admit))
+        table = np.array(job.table + self._evict.table + self._admit.table, dtype=np.int64)
+        kernel(table.ctypes.data)
+        self._placed = self._placed[:0]
+        self._done = [self._done[0] + len(steps.layers), self._done[1] + len(steps.keys)]
+        return hits
+
+
+def _zeros(shape: Any, kind: Any = np.int64) -> Any:
+    return np.zeros(shape, dtype=kind)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """What compiled code must know of a flattened state."""
+
+    form: str
+    length: int
+    classes: tuple[tuple[str, type], ...]
+
+    @classmethod
+    def of(cls, flat: Flat) -> _Layout:
+        return cls(flat.form, len(flat.table), tuple(flat.classes.items()))
+
+
+@functools.cache
+def _compiled(
+    policies: tuple[type[EvictionPolicy], type[AdmissionPolicy]], job: _Layout, evict: _Layout, admit: _Layout
+) -> Any:
+    eviction, admission = policies
+    from sim.kernel.views import fetch_ahead
+
+    bound = {
+        "fetch_ahead": fetch_ahead,
+        "job_state": state_function(job.form, 0, dict(job.classes)),
+        "evict_state": state_function(evict.form, job.length, dict(evict.classes)),
+        "admit_state": state_function(admit.form, job.length + evict.length, dict(admit.classes)),
+        "evict_learn": eviction.learn,
+        "evict_insert": eviction.insert,
+        "evict_remove": eviction.remove,
+        "evict_victim": eviction.victim,
+        "admit_learn": admission.learn,
+        "admit_select": admission.select,
+        "admit_accepts": admission.accepts,
+        "admit_pass_done": admission.pass_done,
+    }
+    label = f"replay with {eviction.name} and {admission.name}|{job}|{evict}|{admit}"
+    return compile_loop(loop.replay_steps, bound, label)
