@@ -9,7 +9,8 @@ from hwmodels.errors import HardwareError
 from hwmodels.units import GIB
 from hwmodels.vram import VramBudget, session_lines
 from sim.errors import SimError
-from sim.split.memory import HOST_MODES, SESSIONS, Needs, gib, needs_of, ram_need, spread_slots
+from sim.split.memory import HOST_MODES, Needs, gib, needs_of, ram_need, spread_slots
+from sim.vram import SESSIONS
 from sim.split.placement import Placement, Problem, Shortfall
 from sim.split.planner import MAX_CARDS
 from traces import list_models, load_model

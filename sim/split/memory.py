@@ -17,7 +17,6 @@ from hwmodels.vram import (
     FLASH_NEXT_DRAFT_HEAD_BYTES,
     STAGE_RESERVE_BYTES,
     Line,
-    SessionShape,
     VramBudget,
     session_lines,
     slot_bytes,
