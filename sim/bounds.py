@@ -103,12 +103,14 @@ def assess(trace: RoutingTrace, runs: Sequence[Run]) -> list[Score]:
 
 @dataclass(frozen=True)
 class MissGap:
-    """Misses outside prefill of three replays without time, on the same slots and from the same start.
+    """Misses of three replays without time, on the same slots and from the same start.
+
+    Prefills count too: the optimum is one over the whole trace, and would not be one over a part of it.
 
     Parameters
     ----------
     lookups
-        Distinct experts over events outside prefill (over all, if there is nothing else).
+        Distinct experts over all events.
     policy
         Of the run's own eviction and admission policies.
     belady
@@ -155,13 +157,11 @@ def miss_gap(
     if capacity.card_bytes is not None:
         capacity = replace(capacity, card_bytes=None, total_bytes=capacity.card_bytes[0])
     start = placement or create("eviction", eviction).default_placement
-    decode = trace.event_phase != Phase.PREFILL
-    chosen = (decode if decode.any() else ~decode).repeat(trace.event_offsets[1:] - trace.event_offsets[:-1])
     missed = []
     for who, gate in ((eviction, admission), ("belady", "always"), ("min", "always")):
         hits = replay(trace, who, capacity, admission=gate, placement=start).hits
-        missed.append(int((hits[chosen] == 0).sum()))
-    return MissGap(int(chosen.sum()), *missed)
+        missed.append(int((hits == 0).sum()))
+    return MissGap(trace.n_lookups, *missed)
 
 
 @dataclass(frozen=True)

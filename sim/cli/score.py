@@ -111,7 +111,7 @@ def _print(scores: list[Score]) -> None:
     if gap:
         lookups = next(made.gap["lookups"] for made in scores if made.gap)
         typer.echo(
-            f"gaps: misses outside prefill beyond the optimum, of {lookups:,} look-ups (replay without time)"
+            f"gaps: misses beyond the optimum, of {lookups:,} look-ups, prefill included (replay without time)"
         )
     regime = scores[0].regime
     if regime is not None:

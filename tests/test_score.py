@@ -1,0 +1,215 @@
+"""Scores: ranks by time, headroom, gap in misses, regime, ceilings, and the command."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.bounds import MissGap, Regime, assess, baseline_spec, miss_gap, perfect_prefetch, time_ns
+from sim.ceiling import binding_limit, ceilings
+from sim.cli import main
+from sim.errors import SimError
+from sim.pool import Capacity
+from sim.replay import replay
+from sim.result import CAUSES
+from sim.run import RunSpec, simulate
+from sim.score import BINDS, Run, binding_sentence, score, score_run
+from sim.testing.cases import random_trace
+from traces import read_trace, write_parquet
+
+
+def made_trace(seed=1, **choices):
+    trace = random_trace(seed, **({"experts": 12, "top_k": 2, "uniform": True} | choices))
+    geometry = replace(
+        trace.geometry, quant_family="q4", expert_bytes=(2_000_000,) * trace.geometry.n_layers,
+        dense_bytes=(1_000_000,) * trace.geometry.n_layers, hidden_size=64,
+    )  # fmt: skip
+    return replace(trace, geometry=geometry)
+
+
+SPEC = RunSpec(("tesla-p40",), Capacity(slots_per_layer=4), miss="fetch")
+
+
+def runs(trace, spec=SPEC):
+    choices = [{}, {"eviction": "lfru"}, {"eviction": "fifo"}, {"prefetch": "previous-token"}]
+    return [Run.of(simulate(trace, replace(spec, **choice)), f"run {i}") for i, choice in enumerate(choices)]
+
+
+def test_every_cause_has_words_and_the_largest_binds():
+    assert set(BINDS) == set(CAUSES)
+    result = simulate(made_trace(), SPEC)
+    decode = result.pass_causes[result.pass_phase != 0].sum(axis=0)
+    sentence = binding_sentence(result)
+    assert BINDS[CAUSES[int(decode.argmax())]] in sentence
+    assert f"{100 * decode.max() / decode.sum():.0f} %" in sentence
+
+
+def test_headroom_is_nothing_at_the_baseline_and_all_at_the_best():
+    trace = made_trace()
+    base, best = simulate(trace, baseline_spec(SPEC)), perfect_prefetch(trace, SPEC)
+    assert score_run(base, base, best).headroom == 0.0
+    assert score_run(best, base, best).headroom == 1.0
+    between = simulate(trace, replace(SPEC, eviction="lfru"))
+    made = score_run(between, base, best)
+    expected = (time_ns(base) - time_ns(between)) / (time_ns(base) - time_ns(best))
+    assert made.headroom == pytest.approx(expected)
+    assert made.speedup == pytest.approx(time_ns(base) / time_ns(between))
+
+
+def test_the_best_run_is_the_fastest_of_the_oracles_windows():
+    trace = made_trace(2)
+    times = [
+        time_ns(simulate(trace, replace(SPEC, eviction="belady", prefetch=f"oracle:window={window}")))
+        for window in (1, 4, trace.geometry.n_layers)
+    ]
+    assert time_ns(perfect_prefetch(trace, SPEC)) == min(times)
+
+
+def test_runs_are_ranked_by_time_within_their_case_only():
+    trace = made_trace()
+    other = replace(SPEC, capacity=Capacity(slots_per_layer=6))
+    scores = score([*runs(trace), *runs(trace, other)])
+    for case in {made.run.case for made in scores}:
+        group = [made for made in scores if made.run.case == case]
+        assert [made.rank for made in group] == [1, 2, 3, 4]
+        assert [made.run.time_ns for made in group] == sorted(made.run.time_ns for made in group)
+        assert all(made.headroom is None for made in group)
+        assert all("no run with perfect prefetch" in made.warnings[-1] for made in group)
+
+
+def test_two_cases_are_not_compared():
+    trace = made_trace()
+    with pytest.raises(SimError, match="another trace, machine or capacity"):
+        score_run(
+            simulate(trace, SPEC), simulate(trace, replace(SPEC, capacity=Capacity(slots_per_layer=5))), None
+        )
+
+
+def test_nothing_to_capture_is_said_instead_of_divided():
+    trace = made_trace()
+    roomy = replace(SPEC, capacity=Capacity(slots_per_layer=12), placement="hindsight")
+    result = simulate(trace, roomy)
+    made = score_run(result, result, result)
+    assert made.headroom is None
+    assert any("nothing to capture" in warning for warning in made.warnings)
+
+
+def test_warnings_tell_oracles_and_policies_that_were_never_exercised():
+    trace = made_trace()
+    static = score_run(simulate(trace, replace(SPEC, eviction="static", admission="never")), None, None)
+    assert static.run.oracle  # its default start is hindsight
+    idle = replace(SPEC, capacity=Capacity(slots_per_layer=12), placement="hindsight", prefetch="previous-token")
+    made = score_run(simulate(trace, idle), None, None)
+    assert any("never exercised: no copy" in warning for warning in made.warnings)
+    short = score([Run.of(simulate(trace, replace(SPEC, capacity=Capacity(slots_per_layer=12))))])
+    assert any("never exercised" in warning for warning in short[0].warnings)
+
+
+@given(st.integers(0, 200), st.sampled_from(["lru", "lfu", "fifo", "random"]), st.integers(1, 8))
+def test_the_gap_splits_into_two_shares_that_are_never_negative_for_causal_policies(seed, eviction, slots):
+    trace = random_trace(seed, uniform=True, experts=9)
+    gap = miss_gap(trace, Capacity(slots_per_layer=slots), eviction)
+    assert gap.minimum <= gap.belady <= gap.policy <= gap.lookups
+    assert gap.admission_share + gap.victim_share == gap.policy - gap.minimum
+
+
+def test_the_gap_counts_what_the_replay_counts():
+    trace = random_trace(3, uniform=True)
+    capacity = Capacity(slots_per_layer=3)
+    gap = miss_gap(trace, capacity, "lru")
+    counted = replay(trace, "lru", capacity).phases["all"]
+    assert gap.policy == counted.distinct - counted.distinct_hits
+    assert MissGap(10, 7, 4, 3).to_dict()["victim_share"] == 3
+    with pytest.raises(SimError, match="one card only"):
+        miss_gap(trace, Capacity(card_bytes=(100, 100)), "lru")
+
+
+def test_regime_by_hand():
+    trace = made_trace(experts=12, top_k=2)
+    regime = Regime.of(trace, 3 * 3 * 2_000_000)  # three layers, three experts each
+    assert regime.slots_per_layer == 3.0
+    assert regime.slots_over_k == 1.5
+    assert regime.cycles == 1.5
+    assert regime.cached_share == 0.25
+    small = Regime.of(trace, 2_000_000)
+    assert any("exactly 0 %" in text for text in small.warnings("global"))
+    assert not any("exactly 0 %" in text for text in small.warnings("layer"))
+    assert any("cannot differ" in text for text in Regime.of(trace, 10**9).warnings("global"))
+
+
+def test_assess_adds_what_only_the_trace_can_tell():
+    trace = made_trace()
+    scores = assess(trace, runs(trace)[1:])
+    assert {made.run.name for made in scores} >= {"baseline, simulated now"}
+    assert all(made.headroom is not None and made.gap and made.regime for made in scores)
+    base = next(made for made in scores if made.run.is_baseline)
+    assert base.headroom == 0.0
+    with pytest.raises(SimError, match="another trace"):
+        assess(made_trace(5), runs(trace))
+
+
+def test_lifting_a_limit_never_slows_and_the_binding_one_is_named():
+    trace = made_trace()
+    found = ceilings(trace, SPEC)
+    now, *single, everything = [time_ns(one.result) for one in found]
+    assert all(time <= now for time in single)
+    assert everything <= min(single)
+    assert found[2].result.shares()["vram"] == 1.0
+    assert "'endless cache'" in binding_limit(found) or "'perfect prefetch'" in binding_limit(found)
+    at_ceiling = replace(SPEC, capacity=Capacity(slots_per_layer=12), placement="hindsight")
+    assert "no fixed costs" in binding_limit(ceilings(trace, at_ceiling))
+
+
+def test_command_on_files_folder_and_trace(tmp_path, capsys):
+    trace = made_trace()
+    folder = tmp_path / "results"
+    folder.mkdir()
+    for i, choice in enumerate([{}, {"eviction": "lfru"}, {"eviction": "belady", "prefetch": "oracle:window=3"}]):
+        data = simulate(trace, replace(SPEC, **choice)).to_dict(passes=True)
+        (folder / f"{i}.json").write_text(json.dumps(data))
+    with pytest.raises(SystemExit) as end:
+        main(["score", str(folder), "--json", "-"])
+    assert end.value.code == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["rank"] for row in found] == [1, 2, 3]
+    assert next(row for row in found if row["policies"] == "lru")["headroom_captured"] == 0.0
+    assert next(row for row in found if row["oracle"])["headroom_captured"] == 1.0
+    write_parquet(trace, tmp_path / "trace.parquet")
+    with pytest.raises(SystemExit):
+        main(["score", str(folder / "0.json"), str(folder / "1.json"), "--trace", str(tmp_path / "trace.parquet")])
+    out = capsys.readouterr().out
+    assert "headroom" in out
+    assert "victim gap" in out
+    assert "regime:" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("{}", "not a result"), ("nope", "not JSON"), ("[1]", "not a result")]
+)
+def test_command_names_a_file_that_is_no_result(tmp_path, capsys, text, message):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(SystemExit) as end:
+        main(["score", str(path)])
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.shared
+def test_more_hits_and_yet_slower(shared):
+    """Prefetching by a predictor of 80 % recall and precision raises the hit rate, and loses time: where the CPU
+    computes misses, a copy that is late makes the layer wait for the link (compare Helldez/BigMoeOnEdge#101)."""
+    trace = read_trace(shared / "traces/bigmoe-edge/qwen.route.csv")
+    base = RunSpec(("rtx-5070-7900x",), Capacity(total_bytes=3000 << 20), miss="cpu")
+    plain = simulate(trace, base)
+    ahead = simulate(
+        trace, replace(base, prefetch="noisy-oracle:recall=0.8,precision=0.8", insertion="staging:slots=16")
+    )
+    assert ahead.decode_hit_rate() > plain.decode_hit_rate()
+    assert ahead.decode_ns > plain.decode_ns
+    causes, before = ahead.causes_ms_per_token(), plain.causes_ms_per_token()
+    assert causes["pcie_wait"] > before["pcie_wait"]
