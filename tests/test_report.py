@@ -1,0 +1,262 @@
+"""Reports: what they say, and what a browser makes of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.errors import SimError
+from sim.sweep import read_dataset, sweep
+
+pytest.importorskip("altair", reason="needs the extra 'report'")
+pytest.importorskip("vl_convert", reason="needs the extra 'report'")
+
+from sim.report import write_plots, write_report
+from sim.report.data import report_rows
+
+NAME = '</script><b>"6 x 4" & more</b>'
+SWEEP: dict[str, Any] = {
+    "name": NAME,
+    "misfits": "record",
+    "traces": {"code": "bundled:tinymoe-code"},
+    "constants": {"miss": "fetch", "passes": 8},
+    "axes": {
+        "hardware": ["rtx-5070", "tesla-p40"],
+        "capacity": ["5%", "25%", "50%", "40GiB"],
+        "eviction": ["lru", "lfu", "min"],
+        "prefetch": ["none", "oracle"],
+    },
+}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "sweep"
+    sweep(SWEEP, path, workers=1)
+    return path
+
+
+@pytest.fixture(scope="module")
+def report(folder: Path) -> Path:
+    return write_report(folder, folder.parent / "report.html")
+
+
+# ---- without a browser -------------------------------------------------------------------------
+
+
+def test_one_file_below_8_mb_with_nothing_to_fetch(report: Path) -> None:
+    text = report.read_text()
+    assert len(text) < 8e6
+    page = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+    assert not re.search(r"""(src|href)=["'](?!data:)|url\(|@import""", page)
+    assert [p.name for p in report.parent.iterdir() if p.suffix == ".html"] == ["report.html"]
+
+
+def test_equal_sweeps_give_equal_reports(folder: Path, report: Path, tmp_path: Path) -> None:
+    assert write_report(folder, tmp_path / "again.html").read_bytes() == report.read_bytes()
+
+
+def test_ranks_leave_out_who_sees_the_future(folder: Path) -> None:
+    rows = report_rows(read_dataset(folder))
+    real = rows[~rows["oracle"]]
+    assert real["rank"].tolist() == list(range(1, len(real) + 1))
+    assert real["ms_per_token"].is_monotonic_increasing
+    assert rows.loc[rows["oracle"], "rank"].isna().all()
+    assert set(rows.loc[rows["oracle"], "eviction"]) == {"lru", "lfu", "min"}
+    assert (real["of_best"] <= 1).all()
+
+
+def test_plots_are_pictures(folder: Path, tmp_path: Path) -> None:
+    found = {p.name: p.read_bytes() for p in write_plots(folder, tmp_path)}
+    assert set(found) == {
+        f"{k}.{kind}" for k in ("capacity", "causes", "hits", "pareto") for kind in ("png", "svg")
+    }
+    for name, data in found.items():
+        assert data.startswith(b"\x89PNG" if name.endswith("png") else b"<svg")
+        assert len(data) > 5000
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(found)
+
+
+def test_no_numbers_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(trace: Any, spec: Any) -> Any:
+        raise RuntimeError("no luck")
+
+    with pytest.raises(SimError, match="no sweep here"):
+        write_report(tmp_path, tmp_path / "r.html")
+    monkeypatch.setattr("sim.sweep.worker.simulate", fails)
+    source = SWEEP | {"axes": {"hardware": ["rtx-5070"], "capacity": ["25%"]}}
+    sweep(source, tmp_path / "s", workers=1)
+    with pytest.raises(SimError, match="first reason: RuntimeError: no luck"):
+        write_report(tmp_path / "s", tmp_path / "r.html")
+
+
+# ---- in a browser ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip("no chromium on this machine (Debian: apt-get install chromium)")
+    with playwright.sync_playwright() as api:
+        started = api.chromium.launch(executable_path=path, args=FLAGS)
+        yield started
+        started.close()
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def open_report(browser: Any, report: Path) -> Iterator[Open]:
+    """Opens the report; at the end nothing may have been fetched and the console must be empty."""
+    pages, heard = [], []
+
+    def open_page(width: int = 1280, scheme: str = "light") -> Any:
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.on("console", lambda message: heard.append(message.text))
+        page.on("pageerror", lambda error: heard.append(str(error)))
+        page.on("request", lambda r: None if r.url.startswith(("file:", "data:")) else heard.append(r.url))
+        page.goto(report.as_uri())
+        page.wait_for_function("document.body.dataset.drawn")
+        pages.append(page)
+        return page
+
+    yield open_page
+    for page in pages:
+        page.close()
+    assert heard == []
+
+
+def column(page: Any, heading: str) -> list[str]:
+    heads = page.locator("thead th").all_inner_texts()
+    at = next(i for i, text in enumerate(heads) if text.split(" ▲")[0].split(" ▼")[0].strip() == heading)
+    return [row.locator("td").nth(at).inner_text() for row in page.locator("tbody tr").all()]
+
+
+def drawn(page: Any) -> int:
+    return int(page.evaluate("document.body.dataset.drawn"))
+
+
+def click(page: Any, fieldset: str, text: str) -> None:
+    before = drawn(page)
+    page.locator(f"fieldset[data-column={fieldset}] .chip", has_text=re.compile(f"^{re.escape(text)}$")).click()
+    page.wait_for_function(f"+document.body.dataset.drawn > {before}")
+
+
+def test_every_chart_is_drawn(open_report: Open) -> None:
+    page = open_report()
+    assert page.title() == f"{NAME}: expert residency"
+    assert page.locator("h1").inner_text() == NAME
+    assert page.locator("#capacity svg").count() == 2
+    for key in ("causes", "hits", "pareto"):
+        assert page.locator(f"#{key} svg").count() == 1
+    assert page.locator("#causes svg .mark-rect.role-mark path").count() >= 12 * 4
+    assert page.locator("#hits svg .mark-symbol.role-mark path").count() == 12
+    assert page.locator("#capacity svg .mark-line.role-mark path").count() == 2 * 3
+    assert page.locator("#pareto svg .mark-line.role-mark path").count() == 2
+
+
+def test_the_answer_is_the_first_line_and_agrees_with_the_dataset(open_report: Open, folder: Path) -> None:
+    page = open_report()
+    rows = report_rows(read_dataset(folder))
+    best = rows[~rows["oracle"]].iloc[0]
+    answer = page.locator("#answer").inner_text()
+    assert answer.startswith(f"Fastest: {best['policy']} on {best['hardware']} with {best['room']} of experts")
+    assert f"{best['tokens_per_s']:.2f} tokens/s" in answer
+    assert column(page, "tokens/s")[0] == f"{best['tokens_per_s']:.2f}"
+    assert "policies that see the future" in page.locator("#capacity p").inner_text()
+
+
+def test_filters_work_on_table_and_charts(open_report: Open) -> None:
+    page = open_report()
+    assert page.locator("#count").inner_text().startswith("12 of 36 cells")
+    click(page, "eviction", "lfu")
+    assert set(column(page, "eviction")) == {"lfu"}
+    assert page.locator("#hits svg .mark-symbol.role-mark path").count() == 6
+    click(page, "hardware", "tesla-p40")
+    assert set(column(page, "machine")) == {"tesla-p40"}
+    assert page.locator("#count").inner_text().startswith("3 of 36 cells")
+    assert page.locator("#capacity svg").count() == 1
+    click(page, "eviction", "lfu")
+    assert set(column(page, "eviction")) == {"lru", "lfu"}
+    click(page, "oracle", "show policies that see the future")
+    assert page.locator("#count").inner_text().startswith("18 of 36 cells")
+    assert "min" in column(page, "eviction")
+    click(page, "prefetch", "oracle")
+    assert set(column(page, "#")) == {""}
+
+
+def test_whoever_asks_for_an_oracle_by_name_gets_it(open_report: Open) -> None:
+    page = open_report()
+    click(page, "prefetch", "oracle")
+    assert set(column(page, "prefetch")) == {"oracle"}
+
+
+def test_columns_sort_and_lines_open(open_report: Open) -> None:
+    page = open_report()
+    page.get_by_role("button", name="cache GiB").click()
+    values = [float(text) for text in column(page, "cache GiB")]
+    assert values == sorted(values)
+    page.get_by_role("button", name="cache GiB").click()
+    assert [float(text) for text in column(page, "cache GiB")] == sorted(values, reverse=True)
+    page.locator("tbody tr").first.click()
+    assert "What binds is" in page.locator("tr.detail").inner_text()
+
+
+def test_misfits_warnings_and_manifest_are_shown(open_report: Open, folder: Path) -> None:
+    page = open_report()
+    text = page.locator("main").inner_text()
+    assert "does not fit" in text
+    assert "below one token's experts" in text
+    made = json.loads(read_dataset(folder)["manifest"].dropna().iloc[0])
+    assert made["trace_sha256"][:16] in page.locator("#manifest").inner_text()
+    for digest in made["hardware_sha256"]:
+        assert digest in page.locator("#manifest").inner_text()
+
+
+def luminance(colour: str) -> float:
+    parts = [int(x) / 255 for x in re.findall(r"\d+", colour)[:3]]
+    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_it_can_be_read(open_report: Open, width: int, scheme: str) -> None:
+    page = open_report(width, scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    style = "getComputedStyle(document.querySelector('{}')).{}"
+    paper = luminance(page.evaluate(style.format("section", "backgroundColor")))
+    assert (paper > 0.8) == (scheme == "light")
+    for place in ("h2", "td", "th", "section p"):
+        ink = luminance(page.evaluate(style.format(place, "color")))
+        assert (max(ink, paper) + 0.05) / (min(ink, paper) + 0.05) >= 4.5
+        assert float(page.evaluate(style.format(place, "fontSize")).removesuffix("px")) >= 12
+    ink = page.locator("#hits .role-axis-label text").first.evaluate("e => getComputedStyle(e).fill")
+    assert (max(luminance(ink), paper) + 0.05) / (min(luminance(ink), paper) + 0.05) >= 4.5
+    for svg in page.locator(".plot svg").all():
+        box = svg.bounding_box()
+        assert box["width"] > 0.6 * min(width, 420)
+        assert box["x"] + box["width"] <= width
+    assert page.locator("tbody tr").first.is_visible()
+
+
+def test_a_change_of_scheme_redraws(open_report: Open) -> None:
+    page = open_report()
+    before = page.locator("#hits .role-axis-label text").first.evaluate("e => getComputedStyle(e).fill")
+    turn = drawn(page)
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function(f"+document.body.dataset.drawn > {turn}")
+    after = page.locator("#hits .role-axis-label text").first.evaluate("e => getComputedStyle(e).fill")
+    assert luminance(after) > luminance(before)
