@@ -90,7 +90,7 @@ def test_every_shipped_case_loads():
 
 
 def test_the_ways_to_serve_a_model_bigger_than_ram_rank_as_measured():
-    """All arms of Strata PR #416 over fewer rounds than it ran: their order, and three mechanisms in what it costs."""
+    """All arms of Strata PR #416 over fewer rounds than it ran: their order, and three mechanisms in the costs."""
     arms = [
         replace(arm, scenario=replace(arm.scenario, synthetic=arm.scenario.synthetic | {"tokens": 150}))
         for arm in load_arms("case:bigger-than-ram")

@@ -10,9 +10,9 @@ from hwmodels.units import GIB
 from hwmodels.vram import VramBudget, session_lines
 from sim.errors import SimError
 from sim.split.memory import HOST_MODES, Needs, gib, needs_of, ram_need, spread_slots
-from sim.vram import SESSIONS
 from sim.split.placement import Placement, Problem, Shortfall
 from sim.split.planner import MAX_CARDS
+from sim.vram import SESSIONS
 from traces import list_models, load_model
 from traces.errors import TraceError
 
