@@ -1,0 +1,23 @@
+"""Notebooks are kept without outputs; `pytest --nbmake notebooks` executes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+
+
+def test_there_are_five() -> None:
+    assert [path.name[0] for path in NOTEBOOKS] == list("12345")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_outputs_are_stripped(path: Path) -> None:
+    book = json.loads(path.read_text())
+    code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    assert code
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+    assert "".join(book["cells"][0]["source"]).startswith(f"# {path.name[0]} ")
