@@ -1,0 +1,1 @@
+"""A stranger's policies, one of each kind."""
