@@ -150,7 +150,7 @@ def test_the_templates_of_the_documentation_keep_every_law():
     page = (Path(__file__).parents[1] / "docs/plugins.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:4]
     scope = {"__name__": "templates"}
-    exec("\n".join(blocks), scope)
+    exec(compile("\n".join(blocks), "plugins.md", "exec", dont_inherit=True), scope)
     check_eviction(scope["MyLru"]())
     check_admission(scope["SecondTime"]())
     check_prefetch(scope["SameIds"]())
