@@ -18,6 +18,7 @@ from sim.replay import replay
 from sim.result import CAUSES
 from sim.run import RunSpec, simulate
 from sim.score import BINDS, Run, binding_sentence, score, score_run
+from sim.sweep import sweep
 from sim.testing.cases import random_trace
 from traces import read_trace, write_parquet
 
@@ -213,3 +214,26 @@ def test_more_hits_and_yet_slower(shared):
     assert ahead.decode_ns > plain.decode_ns
     causes, before = ahead.causes_ms_per_token(), plain.causes_ms_per_token()
     assert causes["pcie_wait"] > before["pcie_wait"]
+
+
+def test_command_on_a_sweep(tmp_path, capsys):
+    choices = {
+        "name": "small",
+        "traces": {"code": "bundled:tinymoe-code"},
+        "constants": {"miss": "fetch", "passes": 6, "capacity": "40%"},
+        "axes": {
+            "hardware": ["rtx-5070", "tesla-p40"],
+            "eviction": ["lru", "belady"],
+            "prefetch": ["none", "oracle"],
+        },
+    }
+    sweep(choices, tmp_path / "out", workers=1)
+    with pytest.raises(SystemExit):
+        main(["score", str(tmp_path / "out"), "--json", "-"])
+    found = json.loads(capsys.readouterr().out)
+    assert len(found) == 8
+    for rank in range(1, 5):
+        assert len([row for row in found if row["rank"] == rank]) == 2
+    for row in found:
+        if row["policies"] == "lru":
+            assert row["headroom_captured"] in (0.0, None)
