@@ -84,6 +84,14 @@ class RunSpec:
         return plain | {"capacity": vars(self.capacity)}
 
     @classmethod
+    def for_engine(cls, engine: str, hardware: tuple[str, ...], capacity: Capacity, **choices: Any) -> RunSpec:
+        """A run as an engine's preset has it: its policies, scope and host unless `choices` say otherwise."""
+        policy = dict(load_engine(engine).policy)
+        scope = choices.pop("scope", policy.pop("scope", capacity.scope))
+        own: dict[str, Any] = policy | choices
+        return cls(hardware, replace(capacity, scope=scope), engine=engine, **own)
+
+    @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> RunSpec:
         """The choices that `to_dict` wrote."""
         data: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()}

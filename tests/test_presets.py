@@ -4,7 +4,9 @@ import pytest
 
 from policies import create
 from sim.errors import SimError
+from sim.pool import Capacity
 from sim.preset import EnginePreset, list_engines, load_engine
+from sim.run import RunSpec
 from sim.scenario import build_scenario
 
 NAMES = (
@@ -66,6 +68,8 @@ def test_a_scenario_takes_the_engines_choices_unless_it_has_its_own():
     data = {"trace": "bundled:tinymoe-code", "hardware": "rtx-5070", "slots_per_layer": 4}
     llama = build_scenario(data | {"engine": "llama.cpp-expert-cache"}).spec
     assert (llama.admission, llama.capacity.scope) == ("cap:per_event=2", "layer")
+    room = Capacity(slots_per_layer=4)
+    assert RunSpec.for_engine("llama.cpp-expert-cache", ("rtx-5070",), room) == llama
     own = build_scenario(
         data | {"engine": "llama.cpp-expert-cache", "admission": "always", "scope": "global"}
     ).spec

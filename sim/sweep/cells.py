@@ -147,7 +147,9 @@ def make_spec(choices: Choices, trace: RoutingTrace) -> RunSpec:
     unknown = [key for key in choices if key not in CHOICES]
     if unknown:
         raise SimError(f"unknown choice {unknown[0]!r} (known: {', '.join(CHOICES)})")
-    given = {key: choices[key] for key in RUN if choices.get(key) is not None}
+    policy = load_engine(_typed("engine", choices.get("engine") or "generic", str)).policy
+    choices = dict(policy) | {key: value for key, value in choices.items() if value is not None}
+    given = {key: choices[key] for key in RUN if key in choices}
     if "hardware" not in given:
         raise SimError("no hardware chosen")
     if isinstance(given["hardware"], str):
