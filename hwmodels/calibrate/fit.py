@@ -184,7 +184,7 @@ def fit_disk(expert_bytes: int, lanes: Sequence[int]) -> Callable[[Round], dict[
 
 
 def fit_cardless(sizes: LiveSizes, dense_rows: int, latency_ns: float) -> Callable[[Round], dict[str, float]]:
-    """Fit of one round of `dense_benches` and `reader_benches`: dense rate and disk of an engine without a card."""
+    """Fit of one round of `dense_benches` and `reader_benches`: dense rate and disk without a card."""
     expert = sizes.expert_bytes[0]
 
     def fit(reading: Round) -> dict[str, float]:

@@ -7,6 +7,7 @@ the bare layer, so that launches, hidden latencies and the host's own work are c
 
 from __future__ import annotations
 
+import itertools
 from typing import Protocol
 
 import numpy as np
@@ -37,19 +38,20 @@ def program_of(
 ) -> Program:  # fmt: skip
     """Equal events over all layers (or the first `layers`), experts drawn at random from all of a layer.
 
-    A third of all experts have slots; copies go to slots of their own.
+    A third of all experts have slots; copies go round another third, so that no cache of the machine holds them.
     """
     drawn = np.random.default_rng(seed)
     used = layers or len(sizes.expert_bytes)
     residents = max(8, sizes.experts * len(sizes.expert_bytes) // 3)
+    places = itertools.cycle(range(residents, 2 * residents))
     passes = max(SKIPPED + 2, EVENTS // used)
     steps = []
     for _ in range(passes):
         for layer in range(used):
             first = layer * sizes.experts
             wanted = (first + drawn.choice(sizes.experts, copies + cpu + ahead, replace=False)).tolist()
-            slots = [residents + i for i in range(copies)]
-            spare = [residents + copies + i for i in range(ahead)]
+            slots = [next(places) for _ in range(copies)]
+            spare = [next(places) for _ in range(ahead)]
             steps.append(
                 Step(
                     layer,
@@ -60,7 +62,7 @@ def program_of(
                     ahead_done=tuple(zip(wanted[copies + cpu :], spare, strict=True)),
                 )
             )
-    return Program(steps, [p * used for p in range(passes + 1)], (), residents + copies + ahead)
+    return Program(steps, [p * used for p in range(passes + 1)], (), 2 * residents)
 
 
 def layer_benches(engine: Engine, sizes: LiveSizes, *, cpu: bool) -> list[Bench]:
@@ -93,5 +95,8 @@ def layer_benches(engine: Engine, sizes: LiveSizes, *, cpu: bool) -> list[Bench]
         *(layer(copies=n) for n in counts),
         *((layer(cpu=n) for n in counts) if cpu else ()),
         layer(now=4, copies=min(4, most)),
+        layer(now=most - 1, copies=1),
         layer(now=4, ahead=min(4, most)),
+        layer(now=most, ahead=1),
+        *((layer(now=4, copies=2, cpu=2), layer(now=4, cpu=4, ahead=4)) if cpu else ()),
     ]

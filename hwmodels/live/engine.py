@@ -27,8 +27,6 @@ from hwmodels.live.steps import Copies, Measured, Program, Step
 
 Source = Literal["arena", "mmap"]
 State = Literal["cold", "warm"]
-_RING = 256
-"""Events of copy-ahead batches that are kept; older ones have landed long ago."""
 
 
 class HostExperts:
@@ -112,6 +110,8 @@ class CardEngine:
         self.sizes = sizes
         self.cpu = CpuExperts(sizes.hidden, workers)
         self.copier = Copier(batched=host.source == "arena")
+        self._queued = host.source == "arena"
+        """Whether sending copies only queues them: out of memory that is not page-locked it waits for them."""
         self._card: Card | None = None
 
     def reserve(self, slots: int) -> Card:
@@ -181,7 +181,8 @@ class CardEngine:
         card.rewind()
         self._x, self._out = card.x_host.numpy(), card.from_cpu.numpy()
         self._known, self._landed, self._done = (torch.cuda.Event() for _ in range(3))
-        self._ring = [torch.cuda.Event() for _ in range(_RING)]
+        batches = sum((plan[1] is not None) + (plan[2] is not None) for plan in plans)
+        self._arrived = [torch.cuda.Event() for _ in range(batches)]
         self._sent = -1
         measured = Measured.empty(len(program.pass_steps) - 1)
         began = [torch.cuda.Event(enable_timing=True) for _ in measured.pass_ns]
@@ -224,15 +225,15 @@ class CardEngine:
             for key in self._fresh[e]:
                 self.host.read(key)
             measured.wait_ns[number] += time.perf_counter_ns() - before
+        if now is not None and not self._queued:
+            self._launch_residents(step, now, later)
         if copies is not None:
             self.copier.send(copies, copying.cuda_stream)
             self._landed.record(copying)
         if ahead_router is not None:
             self._send_ahead(ahead_router)
-        if now is not None:
-            if step.needs >= 0 and later is None:
-                compute.wait_event(self._ring[step.needs % _RING])
-            now.replay()
+        if now is not None and self._queued:
+            self._launch_residents(step, now, later)
         if later is not None:
             if copies is not None:  # what was copied ahead went out before, on the same stream
                 compute.wait_event(self._landed)
@@ -247,9 +248,16 @@ class CardEngine:
             copying.wait_event(self._done)
             self._send_ahead(ahead_done)
 
+    def _launch_residents(self, step: Step, now: Any, later: Any) -> None:
+        card = self._card
+        assert card is not None
+        if step.needs >= 0 and later is None:
+            card.compute.wait_event(self._arrived[step.needs])
+        now.replay()
+
     def _send_ahead(self, batch: Batch) -> None:
         card = self._card
         assert card is not None
         self.copier.send(batch, card.copying.cuda_stream)
         self._sent += 1
-        self._ring[self._sent % _RING].record(card.copying)
+        self._arrived[self._sent].record(card.copying)
