@@ -171,7 +171,7 @@ class SimPyEngine:
     def _walk(self) -> Steps:
         trace, env = self.trace, self.env
         offsets = trace.event_offsets.tolist()
-        keys, rows = trace.keys.tolist(), trace.rows_wanting.tolist()
+        keys, rows = trace.keys, trace.rows_wanting  # whole as lists they would take a gigabyte
         layers, event_rows = trace.event_layer.tolist(), trace.event_rows.tolist()
         phases, events = trace.pass_phase.tolist(), trace.pass_event_offsets.tolist()
         for number, phase in enumerate(phases):
@@ -183,7 +183,9 @@ class SimPyEngine:
                 yield from self._spend(self.costs.first_ns, DENSE, "dense layers")
             for e in range(events[number], events[number + 1]):
                 lo, hi = offsets[e], offsets[e + 1]
-                yield from self._event(e, number, layers[e], lo, keys[lo:hi], rows[lo:hi], event_rows[e], phase)
+                yield from self._event(
+                    e, number, layers[e], lo, keys[lo:hi].tolist(), rows[lo:hi].tolist(), event_rows[e], phase
+                )
             if self.costs.head_ns:
                 yield from self._spend(self.costs.head_ns, DENSE, "head")
             if self.policies.admission.periodic:
