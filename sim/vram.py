@@ -92,6 +92,7 @@ def ram_budget(
     profile: HardwareProfile,
     *,
     held_bytes: int,
+    pin: bool = True,
     context: int = 0,
     kv_type: str = "int8",
     kv_resident: int = 0,
@@ -101,4 +102,4 @@ def ram_budget(
     if kv_resident and context:
         nbytes = streamed_kv_bytes(session_shape(geometry), context, kv_type=kv_type, kv_resident=kv_resident)
         first.append(Line("streamed KV, page-locked", nbytes, "context less the cells on the card"))
-    return host_budget(profile.ram, held_bytes, pinned_first=first)
+    return host_budget(profile.ram, held_bytes, pin=pin, pinned_first=first)

@@ -28,11 +28,13 @@ def vram(
     json: JsonOpt = None,
 ) -> None:
     """Expert slots that a card has left beside model and context, and what the host has for experts and pages."""
+    from hwmodels.errors import HardwareError
     from hwmodels.registry import load_profile
-    from hwmodels.units import MIB, parse_size
+    from hwmodels.units import GIB, MIB, parse_size
+    from hwmodels.vram import slot_bytes
     from sim.errors import SimError
     from sim.host import plan_host
-    from sim.vram import card_budget
+    from sim.vram import card_budget, ram_budget
     from traces import load_model
 
     geometry, profile = load_model(model), load_profile(hardware)
@@ -44,10 +46,14 @@ def vram(
     slots = budget.slots([size for size in geometry.expert_bytes for _ in range(geometry.experts)])
     try:
         plan = plan_host(geometry, profile, host, on_card=range(slots))
-        ram = {"pinned": plan.pinned_bytes, "pageable": plan.pageable_bytes, "page_cache": plan.page_cache_bytes}
+        ram = ram_budget(
+            geometry, profile, held_bytes=plan.pinned_bytes + plan.pageable_bytes, pin=plan.pinned_bytes > 0,
+            context=context if session is None else 0, kv_type=kv, kv_resident=kv_resident,
+        )  # fmt: skip
+        memory = {line.name: line.nbytes for line in ram.lines} | {"left for the page cache": ram.page_cache_bytes}
         misfit = None
-    except SimError as error:
-        ram, misfit = {}, str(error)
+    except (SimError, HardwareError) as error:
+        memory, misfit = {}, str(error)
     if json is not None:
         lines = [{"line": line.name, "bytes": line.nbytes, "source": line.source} for line in budget.lines]
         write_json(
@@ -59,7 +65,12 @@ def vram(
                 "lines": lines,
             }
             | {"cache_bytes": budget.cache_bytes, "slots": slots, "experts": geometry.n_experts}
-            | {"host": host, "host_bytes": ram, "host_misfit": misfit},
+            | {
+                "slot_bytes": slot_bytes(max(geometry.expert_bytes)),
+                "host": host,
+                "host_bytes": memory,
+                "host_misfit": misfit,
+            },
         )
         if str(json) == "-":
             return
@@ -69,11 +80,12 @@ def vram(
         shown.add_row(line.name, number(-line.nbytes / MIB, 1))
     shown.add_row("left for experts", number(budget.cache_bytes / MIB, 1))
     shown.add_row("slots", f"{slots:,} of {geometry.n_experts:,}")
+    shown.add_row("one more slot takes", number(slot_bytes(max(geometry.expert_bytes)) / MIB))
     show(shown)
     if misfit is not None:
         typer.echo(f"host {host}: {misfit}")
         return
     held = table(f"host {host}", ["memory", "GiB"])
-    for name, nbytes in ram.items():
-        held.add_row(name.replace("_", " "), number(nbytes / 2**30))
+    for name, nbytes in memory.items():
+        held.add_row(name, number(nbytes / GIB))
     show(held)
