@@ -1,0 +1,264 @@
+"""Write the tables of docs/prefetch.md: `python docs/prefetch_tables.py FOLDER [WORKERS]`.
+
+FOLDER holds the recorded traces (`bigmoe-edge/`). Some hundred timed runs and a predictor study on three machines:
+about ten minutes on two cores. Tables stand between ``<!-- table: NAME -->`` and ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+
+from sim.bounds import baseline_spec, time_ns
+from sim.pool import Capacity
+from sim.predictor import PASSES, break_even, study
+from sim.result import CAUSES, RunResult
+from sim.run import RunSpec, simulate
+from sim.score import Run
+from traces import RoutingTrace, read_trace
+
+HERE = Path(__file__).resolve().parent
+MIB = 1 << 20
+MACHINES = ("rtx-5070-7900x", "rtx-5060ti-5700x3d", "tesla-p40")
+TRACES = {"Qwen3-30B-A3B": "qwen", "gpt-oss-120b": "gptoss"}
+ROOMS = (1000, 2000, 3000, 4000)
+GATE, NOISY = "gate-lookahead-parametric", "noisy-oracle:recall=0.8,precision=0.8"
+PREDICTORS = (
+    "static-topk",
+    "previous-token",
+    "co-activation",
+    "markov",
+    "activation-match",
+    NOISY,
+    GATE,
+    "oracle",
+)
+RULES = ("free", "guarded", "never-evict", "staging:slots=16")
+BEST_WINDOWS = (1, 4)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One timed run."""
+
+    trace: str
+    machine: str
+    mib: int
+    prefetch: str = "none"
+    insertion: str = "free"
+    miss: str = "fetch"
+    eviction: str = "lru"
+
+    @property
+    def spec(self) -> RunSpec:
+        """Choices for the simulator."""
+        return RunSpec(
+            (self.machine,), Capacity(total_bytes=self.mib * MIB), miss=self.miss, prefetch=self.prefetch,
+            insertion=self.insertion, eviction=self.eviction,
+        )  # fmt: skip
+
+
+def cells() -> list[Cell]:
+    """Every run that the tables need."""
+    wanted: dict[Cell, None] = {}
+    for trace in TRACES:
+        for machine in MACHINES:
+            for mib in ROOMS:
+                base = Cell(trace, machine, mib)
+                wanted[base] = None
+                wanted.update({replace(base, prefetch=name): None for name in PREDICTORS})
+                windows = (*BEST_WINDOWS, layers(trace))
+                wanted.update(
+                    {replace(base, prefetch=f"oracle:window={w}", eviction="belady"): None for w in windows}
+                )
+    for machine in MACHINES:
+        for miss in ("fetch", "cpu"):
+            base = Cell("Qwen3-30B-A3B", machine, 3000, miss=miss)
+            wanted[base] = None
+            for name in ("markov", NOISY, GATE):
+                wanted.update({replace(base, prefetch=name, insertion=rule): None for rule in RULES})
+    return list(wanted)
+
+
+@cache
+def read(folder: str, trace: str) -> RoutingTrace:
+    """A recorded trace."""
+    return read_trace(Path(folder) / f"bigmoe-edge/{TRACES[trace]}.route.csv")
+
+
+def layers(trace: str) -> int:
+    """MoE layers: an oracle's window of one token."""
+    return {"Qwen3-30B-A3B": 48, "gpt-oss-120b": 36}[trace]
+
+
+def run(job: tuple[str, Cell]) -> RunResult:
+    """One run in a worker."""
+    folder, cell = job
+    return simulate(read(folder, cell.trace), cell.spec)
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    """A table."""
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def label(name: str) -> str:
+    """As the tables name a predictor; those that see the future are marked."""
+    return f"`{name}`" + (" *" if name.startswith(("oracle", "noisy", GATE)) else "")
+
+
+def speeds(found: dict[Cell, RunResult]) -> str:
+    """Tokens a second, hits and headroom of every predictor, by trace and machine."""
+    parts = []
+    for trace in TRACES:
+        for machine in MACHINES:
+            rows = []
+            for name in ("none", *PREDICTORS, "best"):
+                row = ["perfect prefetch, `belady` *" if name == "best" else label(name)]
+                for mib in ROOMS:
+                    base = Cell(trace, machine, mib)
+                    best = min(
+                        (found[replace(base, prefetch=f"oracle:window={w}", eviction="belady")]
+                         for w in (*BEST_WINDOWS, layers(trace))),
+                        key=time_ns,
+                    )  # fmt: skip
+                    plain = found[base]
+                    result = best if name == "best" else found[replace(base, prefetch=name)]
+                    gain = time_ns(plain) - time_ns(best)
+                    share = 100 * (time_ns(plain) - time_ns(result)) / gain
+                    row.append(
+                        f"{result.tokens_per_s:.1f} ({100 * (result.decode_hit_rate() or 0):.1f}; {share:+.0f})"
+                    )
+                rows.append(row)
+            parts.append(f"### {trace} on {machine}\n")
+            parts.append(markdown(["prefetch", *(f"{mib} MiB" for mib in ROOMS)], rows) + "\n")
+    return "\n".join(parts).rstrip()
+
+
+def rules(found: dict[Cell, RunResult]) -> str:
+    """Insertion rules, with what became of the copies."""
+    rows = []
+    for miss in ("fetch", "cpu"):
+        for machine in MACHINES:
+            base = Cell("Qwen3-30B-A3B", machine, 3000, miss=miss)
+            plain = found[base]
+            for name in ("markov", NOISY, GATE):
+                for rule in RULES:
+                    result = found[replace(base, prefetch=name, insertion=rule)]
+                    s = result.prefetch
+                    rows.append([
+                        miss, machine, label(name), f"`{rule}`", f"{time_ns(plain) / time_ns(result):.3f}",
+                        f"{100 * ((result.decode_hit_rate() or 0) - (plain.decode_hit_rate() or 0)):+.1f}",
+                        *(
+                            f"{n / 1e9:.2f}"
+                            for n in (s.useful_bytes, s.late_bytes, s.wasted_bytes, s.harmful_bytes)
+                        ),
+                    ])  # fmt: skip
+    head = [
+        "miss",
+        "machine",
+        "prefetch",
+        "insertion",
+        "speed",
+        "hits, points",
+        "useful GB",
+        "late",
+        "wasted",
+        "harmful",
+    ]
+    return markdown(head, rows)
+
+
+def inversion(found: dict[Cell, RunResult]) -> str:
+    """The prefetching that gains most hits while losing time, by causes; how often that happens."""
+    count = total = 0
+    worst: tuple[float, Cell, Cell] | None = None
+    for cell, result in found.items():
+        base = replace(cell, prefetch="none", insertion="free")
+        if cell.prefetch == "none" or cell.eviction != "lru" or base not in found:
+            continue
+        plain = found[base]
+        points = 100 * ((result.decode_hit_rate() or 0) - (plain.decode_hit_rate() or 0))
+        if points <= 0:
+            continue
+        total += 1
+        if time_ns(result) > time_ns(plain):
+            count += 1
+            if worst is None or points > worst[0]:
+                worst = (points, base, cell)
+    text = f"Prefetching raised the hit rate in {total} of the runs above, and in {count} of those it was slower."
+    if worst is None:
+        return text
+    _, base, cell = worst
+    spent = [found[one].causes_ms_per_token() for one in (base, cell)]
+    shown = [cause for cause in CAUSES if any(ms[cause] for ms in spent)]
+    rows = []
+    for one in (base, cell):
+        result = found[one]
+        h2d = sum(n for name, n in result.link_bytes.items() if name.startswith("h2d"))
+        causes = result.causes_ms_per_token()
+        rows.append([
+            label(one.prefetch), f"{100 * (result.decode_hit_rate() or 0):.1f}", f"{result.tokens_per_s:.1f}",
+            *(f"{causes[cause] or 0:.2f}" for cause in shown),
+            f"{h2d / 1e9:.1f}", f"{result.prefetch.harmful_bytes / 1e9:.1f}",
+        ])  # fmt: skip
+    head = ["prefetch", "hit %", "tokens/s", *(f"{cause} ms" for cause in shown), "to the card GB", "harmful GB"]
+    where = (
+        f"The most points gained so: {cell.trace}, {cell.mib} MiB, {cell.machine}, miss `{cell.miss}`, "
+        f"insertion `{cell.insertion}`."
+    )
+    return f"{text} {where}\n\n{markdown(head, rows)}\n\n{Run.of(found[cell]).binds}"
+
+
+def line(folder: str, workers: int) -> str:
+    """Break-even precision on three machines."""
+    rows = []
+    for machine in MACHINES:
+        for miss in ("fetch", "cpu"):
+            spec = baseline_spec(Cell("Qwen3-30B-A3B", machine, 3000, miss=miss).spec)
+            found = study(
+                read(folder, "Qwen3-30B-A3B"),
+                spec,
+                recalls=(0.25, 0.5, 0.75, 1.0),
+                windows=(1, 4),
+                workers=workers,
+            )
+            even = break_even(found.grid)
+            best = max(found.grid, key=lambda cell: cell.speedup)
+            rows.append([
+                machine, miss,
+                *("never" if (at := even[w, r]) is None else f"{at:.2f}" for w in (1, 4) for r in (0.5, 1.0)),
+                f"{best.speedup:.2f}x",
+            ])  # fmt: skip
+    head = ["machine", "miss", "1 layer, recall 0.5", "1 layer, recall 1", "4 layers, recall 0.5",
+            "4 layers, recall 1", "best of the grid"]  # fmt: skip
+    return f"Last {PASSES} passes, Qwen3-30B-A3B, 3000 MiB.\n\n" + markdown(head, rows)
+
+
+def main(folder: str, workers: int) -> None:
+    """Fill in the page."""
+    wanted = cells()
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        found = dict(zip(wanted, pool.map(run, [(folder, cell) for cell in wanted], chunksize=4), strict=True))
+    tables = {
+        "speeds": speeds(found), "rules": rules(found), "inversion": inversion(found),
+        "line": line(folder, workers),
+    }  # fmt: skip
+    page = HERE / "prefetch.md"
+    text = page.read_text(encoding="utf-8")
+    for name, made in tables.items():
+        pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        text, n = pattern.subn(lambda match, made=made: f"{match[1]}\n{made}\n\n{match[2]}", text)
+        if n != 1:
+            raise SystemExit(f"{page}: table {name} has no place")
+    page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1)
