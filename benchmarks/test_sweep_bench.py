@@ -90,22 +90,24 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 REPLAYS = """
-import json, resource, sys
+import json, sys
 from pathlib import Path
 from sim.pool import Capacity
 from sim.replay import replay
 from sim.sweep.stored import open_stored
+from sim.sweep.worker import peak_rss_bytes
 trace = open_stored(Path(sys.argv[1]))
 total = trace.geometry.all_expert_bytes
 hits = [replay(trace, "lru", Capacity(total * n // 16)).phases["all"].hit_rate for n in range(1, 9)]
-print(json.dumps([hits, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+print(json.dumps([hits, peak_rss_bytes()]))
 """
 TIMED = """
-import json, resource, sys
+import json, sys
 from pathlib import Path
 from sim.pool import Capacity
 from sim.run import RunSpec, simulate
 from sim.sweep.stored import open_stored
+from sim.sweep.worker import peak_rss_bytes
 class Enough(Exception): pass
 def stop(passes):
     if passes == 50: raise Enough
@@ -114,7 +116,7 @@ for n in range(1, 9):
     room = Capacity(trace.geometry.all_expert_bytes * n // 64)
     try: simulate(trace, RunSpec(("rtx-5090",), room, miss="fetch", host="mmap"), progress=stop)
     except Enough: pass
-print(json.dumps([[], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+print(json.dumps([[], peak_rss_bytes()]))
 """
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import resource
 import signal
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from sim.run import simulate
 from sim.sweep.cells import Cell
@@ -39,8 +40,17 @@ def run_cell(cell: Cell) -> Outcome:
     except Exception as error:  # whatever a policy may raise
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         row |= failed_row(kind + str(error))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Outcome(row, time.perf_counter() - began, os.getpid(), peak)
+    return Outcome(row, time.perf_counter() - began, os.getpid(), peak_rss_bytes())
+
+
+def peak_rss_bytes() -> int:
+    """Peak memory of this process; 0 where the system does not tell."""
+    # Not `ru_maxrss`: that begins at the size of the process that started this one.
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def settle(parent: int) -> None:
