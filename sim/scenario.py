@@ -166,11 +166,13 @@ def _capacity(data: dict[str, Any], where: object) -> Capacity:
     if "vram" in data:
         return _left_on_card(data, where)
     cards = data.get("card_capacity")
+    scope, _, quotas = str(data.get("scope", "global")).partition(":")
     try:
         return Capacity(
             total_bytes=parse_size(data["capacity"]) if "capacity" in data else None,
             slots_per_layer=data.get("slots_per_layer"),
-            scope=data.get("scope", "global"),
+            scope=scope,
+            quotas=quotas or "equal",
             card_bytes=tuple(parse_size(size) for size in cards) if cards is not None else None,
         )
     except ValueError as error:
@@ -188,7 +190,8 @@ def _left_on_card(data: dict[str, Any], where: object) -> Capacity:
     choices = {VRAM_KEYS[key]: value for key, value in table.items()}
     budget = card_budget(load_model(data["model"]), load_profile(hardware), **choices)
     budget.require()
-    return Capacity(total_bytes=budget.cache_bytes, scope=data.get("scope", "global"))
+    scope, _, quotas = str(data.get("scope", "global")).partition(":")
+    return Capacity(total_bytes=budget.cache_bytes, scope=scope, quotas=quotas or "equal")
 
 
 def _value(key: str, value: Any, field: dataclasses.Field[Any], where: object) -> Any:

@@ -48,7 +48,7 @@ def run(
         list[str] | None, typer.Option(help="Room for experts of each card, in order; instead of --capacity.")
     ] = None,
     layers_each: Annotated[list[int] | None, typer.Option(help="MoE layers of each card, in order.")] = None,
-    scope: Annotated[str | None, typer.Option(help="global (one pool) or layer (a quota for each layer).")] = None,
+    scope: Annotated[str | None, typer.Option(help="global, layer or layer:PLACEMENT; see replay --help.")] = None,
     eviction: Annotated[
         str | None, typer.Option(help="Who leaves: NAME or NAME:param=value; the engine's, or lru.")
     ] = None,
