@@ -2,7 +2,7 @@
 
     python benchmarks/live_runs.py --out DIR --name h200 [--rounds 3] [--seconds 480] [--groups x1 x4 cardless]
 
-For every group four files: `NAME-GROUP.toml` (profile), `.engine.toml`, `.readings.json`, and `live-NAME-GROUP.csv`.
+For every group four files: `NAME-GROUP.toml` (profile), `.engine.toml`, `.readings.json`, `live-NAME-GROUP.csv`.
 Group x4 runs the same routing with experts and dense parts of four times the bytes, group `cardless` the engine
 without a card. An arm's run is the first 160 decode passes of a bundled trace, of which 32 warm the cache.
 """
@@ -26,29 +26,11 @@ from hwmodels.live.card import has_card, require_card
 from hwmodels.live.cardless import CardlessEngine
 from hwmodels.live.engine import CardEngine, HostExperts
 from hwmodels.live.steps import Measured
-from sim.live.arms import Arm, decode_window, run_arms, to_rows, write_rows
+from sim.live.arms import Arm, decode_window, run_arms, scaled, to_rows, write_rows
 from sim.live.schedule import Schedule, make_schedule, sizes_of
-from traces import ModelGeometry
 from traces.bundled import load
 
 PASSES, WARMUP = 160, 32
-
-
-def scaled(geometry: ModelGeometry, factor: int) -> ModelGeometry:
-    """The same layers and counts with `factor` times the bytes: twice as wide for 4."""
-    if factor == 1:
-        return geometry
-    side = round(factor**0.5)
-    return replace(
-        geometry,
-        name=f"{geometry.name}-x{factor}",
-        expert_bytes=tuple(factor * n for n in geometry.expert_bytes),
-        dense_bytes=tuple(factor * n for n in geometry.dense_bytes),
-        head_bytes=side * geometry.head_bytes,
-        expert_params=factor * geometry.expert_params,
-        hidden_size=side * geometry.hidden_size,
-        source=f"{factor} times the bytes of {geometry.label}",
-    )
 
 
 def card_arms(trace: str, full: bool) -> list[Arm]:
@@ -114,8 +96,8 @@ def run_group(args: argparse.Namespace, group: str, end: float, *, full: bool) -
     (args.out / f"{label}.readings.json").write_text(json.dumps(made.readings.table(), indent=0))
     print(f"{label}: calibrated in {time.monotonic() - start:.0f} s; noisy: {', '.join(made.noisy) or 'none'}")
 
-    arms = [arm for name in names
-            for arm in (cardless_arms(name) if cardless else card_arms(name, full and not args.smoke))]  # fmt: skip
+    every = full and not args.smoke
+    arms = [arm for name in names for arm in (cardless_arms(name) if cardless else card_arms(name, every))]
     workers = default_workers(card=not cardless)
     hosts = (
         {} if cardless else {"arena": HostExperts(sizes, "arena"), "mmap": HostExperts(sizes, "mmap", args.folder)}

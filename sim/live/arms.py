@@ -11,7 +11,7 @@ import csv
 import random
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,12 +22,12 @@ from hwmodels.live.steps import Measured
 from sim.errors import SimError
 from sim.live.schedule import LiveChoices, Schedule
 from sim.pool import Capacity
-from traces import Phase, RoutingTrace
+from traces import ModelGeometry, Phase, RoutingTrace
 
 PUBLISHED = (
     "source", "date", "engine_version", "gpu", "n_gpus", "vram_gb", "pcie", "cpu", "ram_gb", "os", "model",
-    "quant", "expert_blob_bytes", "slots", "mode", "flags", "workload", "hit_rate_pct", "tok_s", "ms_token", "ms_gpu",
-    "ms_cpu_experts", "h2d_gbps", "cpu_expert_gbps", "notes",
+    "quant", "expert_blob_bytes", "slots", "mode", "flags", "workload", "hit_rate_pct", "tok_s", "ms_token",
+    "ms_gpu", "ms_cpu_experts", "h2d_gbps", "cpu_expert_gbps", "notes",
 )  # fmt: skip
 ADDED = (
     "group", "profile", "engine", "trace", "passes", "warmup", "slots_per_layer", "scope", "eviction",
@@ -101,6 +101,23 @@ def decode_window(trace: RoutingTrace, passes: int) -> RoutingTrace:
     wanted = np.zeros(trace.n_passes, dtype=bool)
     wanted[decode] = True
     return trace.select_passes(wanted)
+
+
+def scaled(geometry: ModelGeometry, factor: int) -> ModelGeometry:
+    """The same layers and counts with `factor` times the bytes: twice as wide for 4."""
+    if factor == 1:
+        return geometry
+    side = round(factor**0.5)
+    return replace(
+        geometry,
+        name=f"{geometry.name}-x{factor}",
+        expert_bytes=tuple(factor * n for n in geometry.expert_bytes),
+        dense_bytes=tuple(factor * n for n in geometry.dense_bytes),
+        head_bytes=side * geometry.head_bytes,
+        expert_params=factor * geometry.expert_params,
+        hidden_size=side * geometry.hidden_size,
+        source=f"{factor} times the bytes of {geometry.label}",
+    )
 
 
 @dataclass

@@ -1,0 +1,155 @@
+"""Live runs predicted: each row of a table of arms simulated with the profile calibrated in the same session.
+
+A row says everything that decides its run (`sim.live.arms.COLUMNS`): trace and number of passes, slots, policies,
+miss mode, where the experts lie. Profile and preset are those of its group, from the calibrator alone; no row is
+used in a fit. As in the table, the first `warmup` passes are not counted.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+from hwmodels.quantity import Quantity
+from sim.errors import SimError
+from sim.live.arms import ADDED, decode_window, scaled
+from sim.pool import Capacity
+from sim.preset import load_engine
+from sim.run import RunSpec, simulate
+from traces import RoutingTrace
+from traces.bundled import load
+
+GROUPS = ("h200-x1", "h200-x4", "h200-cardless")
+"""Groups that ship."""
+
+
+@dataclass(frozen=True)
+class LiveRun:
+    """One measured arm.
+
+    Parameters
+    ----------
+    group
+        Its table; profile and preset are `GROUP.toml` and `GROUP.engine.toml` beside it.
+    label, kind
+        Its choices in a line, and which of the kinds of arm it is (those of the documentation's table).
+    spec
+        The same run for the simulator.
+    factor
+        Bytes of an expert in those of the trace's own.
+    fill, pcie_share
+        Of the arm, in the place of the preset's.
+    tok_s
+        Measured, the median of its rounds.
+    """
+
+    group: str
+    label: str
+    kind: str
+    spec: RunSpec
+    trace: str
+    factor: int
+    passes: int
+    warmup: int
+    fill: bool
+    pcie_share: float | None
+    tok_s: float
+
+
+def load_live_runs(group: str, folder: Path | None = None) -> list[LiveRun]:
+    """Rows of `live-GROUP.csv` in `folder`, or as shipped.
+
+    Raises
+    ------
+    SimError
+        A file that is missing or lacks a column, a cell that is no number: file and line.
+    """
+    where = folder or Path(str(resources.files("hwmodels.runs.live")))
+    path = where / f"live-{group}.csv"
+    if not path.is_file():
+        raise SimError(f"{path}: no such table of live runs")
+    with path.open(encoding="utf-8", newline="") as file:
+        table = csv.DictReader(file)
+        missing = sorted({*ADDED, "tok_s", "expert_blob_bytes"}.difference(table.fieldnames or ()))
+        if missing:
+            raise SimError(f"{path}: line 1: column {missing[0]!r} is missing")
+        runs = []
+        for row in table:
+            try:
+                runs.append(_run(group, where, row))
+            except (TypeError, ValueError) as error:
+                raise SimError(f"{path}: line {table.line_num}: {error}") from None
+    return runs
+
+
+def _run(group: str, where: Path, row: dict[str, str]) -> LiveRun:
+    scope: Literal["global", "layer"] = "layer" if row["scope"] == "layer" else "global"
+    spec = RunSpec(
+        (str(where / f"{group}.toml"),),
+        Capacity(slots_per_layer=int(row["slots_per_layer"]), scope=scope),
+        eviction=row["eviction"],
+        prefetch=row["prefetch"],
+        placement=row["placement"] or None,
+        engine=str(where / f"{group}.engine.toml"),
+        miss=row["miss"],
+        host=row["host"],
+        start="cold" if row["start"] == "cold" else "warm",
+    )
+    share, fill = row["pcie_share"], row["fill"] == "1"
+    label = f"{row['trace']} {row['slots_per_layer']} {row['eviction']} {row['miss']} {row['prefetch']}"
+    label += f" {row['host']} {row['start']}" + (" fill" if fill else "") + (f" {share}" if share else "")
+    own = load_trace(row["trace"]).geometry.expert_bytes[0]
+    factor, rest = divmod(int(row["expert_blob_bytes"]), own)
+    if rest:
+        raise SimError(f"experts of {row['expert_blob_bytes']} bytes are no multiple of the trace's {own}")
+    return LiveRun(
+        group, label, kind_of(row), spec, row["trace"], factor,
+        int(row["passes"]), int(row["warmup"]), fill, float(share) if share else None, float(row["tok_s"]),
+    )  # fmt: skip
+
+
+def kind_of(row: dict[str, str]) -> str:
+    """Kind of an arm by what costs it time."""
+    if row["host"] == "mmap":
+        work = "on the CPU" if row["miss"] == "cpu" else "fetched"
+        ahead = ", oracle" if row["prefetch"] != "none" else ""
+        return f"mapped memory, {work}, {row['start']}{ahead}"
+    if row["miss"] == "cpu":
+        return "misses on the CPU, slots filled afterwards" if row["fill"] == "1" else "misses on the CPU"
+    if row["miss"] in ("hybrid", "stream"):
+        return str(row["miss"])
+    if row["prefetch"].startswith("oracle"):
+        return "oracle ahead"
+    return "fetch without prefetch" if row["prefetch"] == "none" else "half-wrong predictor, look-ahead gates"
+
+
+@cache
+def load_trace(name: str) -> RoutingTrace:
+    """Bundled trace, read once."""
+    return load(name)
+
+
+@cache
+def _window(name: str, passes: int, factor: int) -> RoutingTrace:
+    window = decode_window(load_trace(name), passes)
+    return replace(window, geometry=scaled(window.geometry, factor))
+
+
+def predict(run: LiveRun) -> float:
+    """Tokens a second of a run, simulated.
+
+    Raises
+    ------
+    SimError, PolicyError, HardwareError
+        A row that is not a valid run.
+    """
+    preset = load_engine(run.spec.engine).model_copy(update={"fill": run.fill})
+    if run.pcie_share is not None:
+        share = Quantity(value=run.pcie_share, kind="measured", source="the arm's own")
+        preset = preset.model_copy(update={"pcie_share": share})
+    found = simulate(_window(run.trace, run.passes, run.factor), run.spec, preset=preset)
+    return 1e9 / float(found.pass_ns[run.warmup :].mean())
