@@ -112,3 +112,14 @@ def test_the_ways_to_serve_a_model_bigger_than_ram_rank_as_measured():
     assert per_pass(budget, "adapt") == pytest.approx(7.58, rel=0.2)
     kv = speed["mapped, kv-resident 32768"]
     assert kv <= speed[mapped]
+
+
+def test_the_arms_of_experts_ahead_are_as_far_off_as_the_page_says():
+    """Normal arms were fitted (one rate for all). Of the oracle arms prose is within 15 %, code is not."""
+    error = {one.arm.name: one.error for one in run_arms(load_arms("case:experts-ahead"))}
+    for name in ("prose, normal", "code, normal", "64 tokens, normal"):
+        assert abs(error[name]) < 0.03
+    for name in ("prose, control (tier off)", "code, control (tier off)"):
+        assert 0 < error[name] < 0.1
+    assert -0.15 < error["prose, oracle"] < 0
+    assert -0.25 < error["code, oracle"] < -0.15
