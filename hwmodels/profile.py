@@ -74,8 +74,8 @@ class Link(Section):
 class CpuSources(Section):
     """Rate at which the whole pool reads experts, by the memory they lie in.
 
-    `budget` is the page-locked complement of a resident budget; absent, it equals `pinned`. `assembled` are experts
-    put together from three slices of a model file in the page cache, copying included; absent, it equals
+    `budget` is the page-locked complement of a resident budget; absent, it equals `pinned`. `assembled` are
+    experts put together from three slices of a model file in the page cache, copying included; absent, it equals
     `page_cache`.
     """
 
