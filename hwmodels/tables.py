@@ -131,8 +131,13 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def fill(text: str) -> str:
-    """Text of a Markdown file with its marked tables made anew."""
-    return _BLOCK.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}\n{found[3]}", text)
+    """Text of a Markdown file with its marked tables made anew; tables of other names are left as they are."""
+
+    def table(found: re.Match[str]) -> str:
+        make = TABLES.get(found[2])
+        return found[0] if make is None else f"{found[1]}{make()}\n{found[3]}"
+
+    return _BLOCK.sub(table, text)
 
 
 def main(folder: str) -> None:
