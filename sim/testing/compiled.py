@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import FunctionType
 from typing import Any
 
@@ -36,22 +37,18 @@ def _array(values: list[int]) -> npt.NDArray[np.int64]:
     return np.asarray(values, dtype=np.int64)
 
 
-def jit(function: Any, made: dict[Any, Any] | None = None) -> Any:
-    """`function` compiled, with the functions of `policies` that it calls compiled likewise."""
+@functools.cache
+def jit(function: FunctionType) -> Any:
+    """`function` compiled, with the functions of its package that it calls compiled likewise."""
     import numba
 
-    made = {} if made is None else made
-    if function not in made:
-        scope = dict(function.__globals__)
-        copy = FunctionType(function.__code__, scope, function.__name__, function.__defaults__)
-        for name in function.__code__.co_names:
-            called = scope.get(name)
-            if isinstance(called, FunctionType) and called.__module__.startswith(
-                function.__module__.split(".")[0]
-            ):
-                scope[name] = jit(called, made)
-        made[function] = numba.njit(copy)
-    return made[function]
+    scope = dict(function.__globals__)
+    package = function.__module__.partition(".")[0]
+    for name in function.__code__.co_names:
+        called = scope.get(name)
+        if isinstance(called, FunctionType) and called.__module__.partition(".")[0] == package:
+            scope[name] = jit(called)
+    return numba.njit(FunctionType(function.__code__, scope, function.__name__, function.__defaults__))
 
 
 class ArrayPool(CachePool):
@@ -67,9 +64,8 @@ class ArrayPool(CachePool):
         oracle: Future | None = as_arrays(future) if future is not None else None
         self.state = eviction.start(arrays, Arrays, oracle if eviction.needs_future else None)
         self.admission_state = admission.start(arrays, Arrays)
-        made: dict[Any, Any] = {}
         self.run: dict[str, Any] = {
-            name: jit(function, made) if self.compile_policies else function
+            name: jit(function) if self.compile_policies else function
             for name, function in {
                 "evict_learn": eviction.learn, "insert": eviction.insert, "remove": eviction.remove,
                 "victim": eviction.victim, "learn": admission.learn, "select": admission.select,
