@@ -3,23 +3,26 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test notebooks lint bench clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[fast,plot]'
+	$(BIN)/python -m pip install --quiet -e '.[fast,plot,report]'
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet -e '.[fast,plot,report,tune,cluster,test,lint]'
+	$(BIN)/python -m pip install --quiet -e '.[test,lint]'
 	touch $@
 
 demo: $(VENV)/.installed
 	$(BIN)/residency demo
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --benchmark-disable
+
+notebooks: $(VENV)/.installed-test
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 notebooks
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
