@@ -9,13 +9,14 @@ compare with tools that do so, and inflates misses.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from policies import create
-from policies.protocol import AdmissionPolicy, Event, EvictionPolicy, PlacementPolicy, Pool
+from policies.protocol import AdmissionPolicy, Event, EvictionPolicy, Future, PlacementPolicy, Pool
 from sim.callable import make_callable
 from sim.errors import CompileError, SimError
 from sim.kernel import choose
@@ -25,6 +26,8 @@ from traces import Phase, RoutingTrace
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from sim.kernel.replay import StepArrays
 
 IntArray = npt.NDArray[np.integer[Any]]
 Contract = Literal["event", "sequential", "sequential-descending"]
@@ -120,6 +123,7 @@ def replay(
     warmup_passes: int = 0,
     lag_passes: int = 1,
     engine: str = "auto",
+    steps: Steps | None = None,
 ) -> ReplayResult:
     """Replay `trace` through one cache.
 
@@ -140,6 +144,8 @@ def replay(
         a look-up misses and the policy is not asked again.
     engine
         `reference`, `kernel` (compiled) or `auto`: the kernel where it can run and pays.
+    steps
+        `Steps.of(trace, contract)`, to share between replays of the same trace and contract.
 
     Raises
     ------
@@ -159,7 +165,7 @@ def replay(
         placement = create("placement", placement)
     pool = make_pool(trace.geometry, share_out(trace, capacity))
     job = _Job(
-        trace, _Steps.of(trace, contract), pool, eviction, admission, placement, oversize == "overflow",
+        trace, steps or Steps.of(trace, contract), pool, eviction, admission, placement, oversize == "overflow",
         warmup_passes, lag_passes,
     )  # fmt: skip
     if choose(engine, trace.n_lookups, eviction, admission) == "reference":
@@ -175,9 +181,13 @@ def replay(
 
 
 @dataclass
-class _Steps:
-    """The trace as a sequence of steps: whole events, or single look-ups under the sequential contracts."""
+class Steps:
+    """The trace as a sequence of steps: whole events, or single look-ups under the sequential contracts.
 
+    Replays that share one also share what oracles know and the arrays of the kernel.
+    """
+
+    trace: RoutingTrace
     offsets: IntArray
     layers: IntArray
     passes: IntArray
@@ -187,7 +197,8 @@ class _Steps:
     """(look-ups,) position of each step's look-up in the trace, None if it is the same."""
 
     @classmethod
-    def of(cls, trace: RoutingTrace, contract: str) -> _Steps:
+    def of(cls, trace: RoutingTrace, contract: str = "event") -> Steps:
+        """Steps of a trace under a contract."""
         offsets, keys, rows = trace.event_offsets, trace.keys, trace.rows_wanting
         layers, passes = trace.event_layer, trace.event_pass
         back = None
@@ -197,7 +208,29 @@ class _Steps:
             back = np.lexsort((sign * keys.astype(np.int64), event))
             keys, rows, layers, passes = keys[back], rows[back], layers[event], passes[event]
             offsets = np.arange(len(keys) + 1)
-        return cls(offsets, layers, passes, keys, rows, back)
+        return cls(trace, offsets, layers, passes, keys, rows, back)
+
+    @cached_property
+    def future(self) -> Future:
+        """What an oracle may know, as lists."""
+        return future_of(self.keys.tolist(), self.offsets.tolist(), prompt_rows(self.trace))
+
+    @cached_property
+    def arrays(self) -> StepArrays:
+        """As the kernel wants them."""
+        from sim.kernel.replay import StepArrays
+
+        return StepArrays.of(
+            self.offsets, self.layers, self.passes, self.keys, self.rows, self.trace.pass_phase,
+            self.trace.pass_request,
+        )  # fmt: skip
+
+    @cached_property
+    def future_arrays(self) -> Future:
+        """What an oracle may know, as arrays."""
+        from sim.kernel.future import future_arrays
+
+        return future_arrays(self.arrays, prompt_rows(self.trace))
 
 
 @dataclass
@@ -219,7 +252,7 @@ class _Job:
     """One replay, ready to run."""
 
     trace: RoutingTrace
-    steps: _Steps
+    steps: Steps
     pool: Pool
     eviction: EvictionPolicy
     admission: AdmissionPolicy
@@ -231,9 +264,7 @@ class _Job:
     def interpreted(self) -> _Run:
         """Run in Python."""
         trace, steps = self.trace, self.steps
-        future = None
-        if self.eviction.needs_future or self.placement.needs_future:
-            future = future_of(steps.keys.tolist(), steps.offsets.tolist(), prompt_rows(trace))
+        future = steps.future if self.eviction.needs_future or self.placement.needs_future else None
         cache = CachePool(self.pool, self.eviction, self.admission, future, overflow=self.overflow)
         placed = start_placement(cache, self.placement, future)
         tally = _run(cache, steps, trace, self.lag_passes)
@@ -252,23 +283,18 @@ class _Job:
 
     def compiled(self) -> _Run:
         """Run in the kernel."""
-        from sim.kernel.future import future_arrays
         from sim.kernel.loop import ADMITTED_BYTES, EVICTIONS, N_PHASES, WAVES
-        from sim.kernel.replay import ReplayKernel, StepArrays
+        from sim.kernel.replay import ReplayKernel
 
-        trace, own = self.trace, self.steps
-        steps = StepArrays.of(
-            own.offsets, own.layers, own.passes, own.keys, own.rows, trace.pass_phase, trace.pass_request
-        )  # fmt: skip
-        future = None
-        if self.eviction.needs_future or self.placement.needs_future:
-            future = future_arrays(steps, prompt_rows(trace))
+        trace, steps = self.trace, self.steps
+        oracle = self.eviction.needs_future or self.placement.needs_future
+        future = steps.future_arrays if oracle else None
         kernel = ReplayKernel(
             self.pool, self.eviction, self.admission, future, overflow=self.overflow,
             warmup_passes=self.warmup_passes, lag_passes=self.lag_passes,
         )  # fmt: skip
         placed = kernel.place(self.placement.rank(self.pool, future if self.placement.needs_future else None))
-        hits = self._in_order(kernel.feed(steps))
+        hits = self._in_order(kernel.feed(steps.arrays))
         present = np.bincount(trace.event_pass, minlength=trace.n_passes) > 0
         counts = kernel.counters.reshape(2, N_PHASES, -1)
         late = np.arange(trace.n_passes) >= self.warmup_passes
@@ -303,7 +329,7 @@ class _Tally:
     waves: int
 
 
-def _run(cache: CachePool, steps: _Steps, trace: RoutingTrace, lag_passes: int) -> _Tally:
+def _run(cache: CachePool, steps: Steps, trace: RoutingTrace, lag_passes: int) -> _Tally:
     hits_of: list[int] = []
     compulsory: list[int] = []
     seen = list(cache.resident)
@@ -447,6 +473,7 @@ __all__ = [
     "Capacity",
     "Counters",
     "ReplayResult",
+    "Steps",
     "compulsory_bound",
     "make_future",
     "matches_engine",

@@ -23,6 +23,7 @@ app = typer.Typer(
 def _register() -> None:
     """Each module adds its command to `app` when imported."""
     from sim.cli import (  # noqa: F401
+        curve,
         demo,
         inspect,
         listing,
@@ -36,6 +37,7 @@ def _register() -> None:
         sweep,
         trace_import,
         tune,
+        validate,
         vram,
     )
 

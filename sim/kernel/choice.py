@@ -11,7 +11,7 @@ from sim.errors import SimError
 
 Engine = Literal["auto", "reference", "kernel"]
 ENGINES: tuple[Engine, ...] = ("auto", "reference", "kernel")
-WORTH_LOOK_UPS = 300_000
+WORTH_LOOK_UPS = 1_000_000
 """From so many look-ups on the kernel is faster even if it must be loaded or compiled first."""
 
 

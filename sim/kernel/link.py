@@ -128,7 +128,7 @@ def _digest(path: str, mtime_ns: int) -> bytes:
 def _anchor(sources: set[str], label: str) -> Path | None:
     """Empty file beside which numba keeps one kernel; None if there is no place to write to."""
     digest = hashlib.sha256(label.encode())
-    own = {str(path) for path in Path(__file__).parent.glob("*.py")}
+    own = {str(Path(__file__).with_name(f"{module}.py")) for module in ("link", "state", "views")}
     for path in sorted(own | {source for source in sources if os.path.isfile(source)}):
         digest.update(_digest(path, os.stat(path).st_mtime_ns))
     folder = cache_folder() / digest.hexdigest()[:24]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,21 @@ class StepArrays:
             strict=True,
         )
         return cls(*(np.ascontiguousarray(array, dtype=kind) for array, kind in arrays))
+
+    def chunks(self, passes: int) -> Iterator[StepArrays]:
+        """The same steps, so many passes at a time."""
+        borders = [*range(0, len(self.phase_of), passes), len(self.phase_of)]
+        cuts = np.searchsorted(self.passes, borders).tolist()
+        for first, end in pairwise(cuts):
+            lo, hi = self.offsets[first], self.offsets[end]
+            yield replace(
+                self,
+                offsets=self.offsets[first : end + 1] - lo,
+                layers=self.layers[first:end],
+                passes=self.passes[first:end],
+                keys=self.keys[lo:hi],
+                rows=self.rows[lo:hi],
+            )
 
 
 class ReplayKernel:
@@ -117,7 +133,9 @@ class ReplayKernel:
         return chosen
 
     def feed(self, steps: StepArrays) -> Any:
-        """Run the next steps; returns (look-ups,) 1 for a hit.
+        """Run the next steps, whole passes; returns (look-ups,) 1 for a hit.
+
+        A trace larger than memory is fed in parts: the kernel keeps only the cache.
 
         Raises
         ------

@@ -1,0 +1,147 @@
+"""`residency curve`: hit rate against capacity, every policy beside the optimum."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sim.cli import app
+from sim.cli.common import (
+    FormatOpt,
+    JsonOpt,
+    ModelOpt,
+    ScopeOpt,
+    TraceArg,
+    open_trace,
+    percent,
+    show,
+    table,
+    warn,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from sim.curve import Point
+
+BOUNDS = ("belady", "min")
+COLUMNS = 8
+"""Capacities in the table; JSON and plot have them all."""
+
+
+@app.command()
+def curve(
+    trace: TraceArg,
+    eviction: Annotated[
+        list[str] | None,
+        typer.Option("--eviction", help="Policy, NAME or NAME:param=value; repeat to compare. All by default."),
+    ] = None,
+    scope: ScopeOpt = "layer",
+    admission: Annotated[str, typer.Option(help="Which misses may take a slot.")] = "always",
+    points: Annotated[int, typer.Option(min=1, help="Capacities, evenly spaced up to all experts.")] = 16,
+    phase: Annotated[
+        str | None, typer.Option(help="all, prefill, decode or verify; decode by default if there is any.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="auto, reference or kernel; the numbers are the same.")] = "auto",
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the curves into this PNG, SVG or PDF.")] = None,
+    model: ModelOpt = None,
+    fmt: FormatOpt = None,
+    json: JsonOpt = None,
+) -> None:
+    """Hit rate against capacity for every policy, with the optimum."""
+    from policies import available, create
+    from sim.curve import even_capacities, hit_curve
+    from sim.errors import SimError
+    from sim.replay import Steps
+
+    asked = list(dict.fromkeys([*(eviction or available("eviction")), *BOUNDS]))
+    for spec in asked:  # all names are checked before anything runs
+        create("eviction", spec)
+    recorded = open_trace(trace, fmt, model)
+    capacities = even_capacities(recorded, points, scope)
+    steps = Steps.of(recorded)
+    curves = {
+        spec: hit_curve(
+            recorded, spec, capacities, admission=admission if spec not in BOUNDS else "always", engine=engine,
+            steps=steps,
+        )
+        for spec in asked
+    }  # fmt: skip
+    present = list(curves["min"][0].phases)
+    phase = phase or ("decode" if "decode" in present else "all")
+    if phase not in present:
+        raise SimError(f"the trace has no phase {phase!r} (it has: {', '.join(present)})")
+    data = {
+        "trace_sha256": recorded.content_hash,
+        "model": recorded.geometry.label,
+        "synthetic": recorded.synthetic,
+        "scope": scope,
+        "admission": admission,
+        "experts_bytes": recorded.geometry.all_expert_bytes,
+        "policies": {spec: [point.to_dict() for point in found] for spec, found in curves.items()},
+    }
+    if json is not None:
+        write_json(json, data)
+    if plot is not None:
+        _draw(plot, curves, phase, recorded.geometry.all_expert_bytes, f"{recorded.geometry.label}, {scope} scope")
+    if json is not None and str(json) == "-":
+        return
+    every = -(-len(capacities) // COLUMNS)
+    picked = range((len(capacities) - 1) % every, len(capacities), every)
+    shown = table(
+        f"{recorded.geometry.label}: {phase} hit % (distinct) by slots a layer, {scope} scope",
+        ["policy", *(str(capacities[i].slots_per_layer) for i in picked)],
+    )
+    for spec in _ranked(curves, phase):
+        name = spec + (" (bound)" if spec in BOUNDS else "")
+        shown.add_row(name, *(percent(curves[spec][i].phases[phase].hit_rate, 1) for i in picked))
+    show(shown)
+    methods = dict.fromkeys(point.method for found in curves.values() for point in found)
+    notes = [f"counted by: {', '.join(methods)}"]
+    if recorded.synthetic:
+        notes.append("the trace is synthetic: generated, not recorded from a model")
+    warn(notes[1:])
+    typer.echo(notes[0])
+
+
+def _ranked(curves: dict[str, list[Point]], phase: str) -> list[str]:
+    """Bounds last, the others by their hits over all capacities."""
+    return sorted(curves, key=lambda s: (s in BOUNDS, -sum(p.phases[phase].distinct_hits for p in curves[s])))
+
+
+def _draw(path: Path, curves: dict[str, list[Point]], phase: str, whole: int, title: str) -> None:
+    """Curves, the best policies in colour and named at their side, the others in grey."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        from sim.errors import SimError
+
+        raise SimError("plots need matplotlib: pip install 'expert-residency[plot]'") from None
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    axes: Any = figure.add_subplot()
+    named = 6
+    for rank, spec in enumerate(_ranked(curves, phase)):
+        x = [100 * point.capacity_bytes / whole for point in curves[spec]]
+        y = [100 * (point.phases[phase].hit_rate or 0.0) for point in curves[spec]]
+        style: dict[str, Any]
+        if spec in BOUNDS:
+            style = {"color": "black", "linestyle": "-" if spec == "min" else "--", "label": f"{spec} (bound)"}
+        elif rank < named or spec in ("lru", "lfu", "random"):
+            style = {"label": spec}
+        else:
+            style = {"color": "0.8", "zorder": 1}
+        axes.plot(x, y, linewidth=1.5, **style)
+    axes.set_xlabel("room for experts, % of all")
+    axes.set_ylabel(f"{phase} hit rate, % of distinct look-ups")
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_xlim(0, 100)
+    axes.set_ylim(top=100)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, loc="lower right", title="others in grey" if len(curves) > named + 5 else None)
+    try:
+        figure.savefig(path, dpi=130)
+    except ValueError as error:
+        from sim.errors import SimError
+
+        raise SimError(f"{path}: {error}") from None

@@ -1,0 +1,153 @@
+"""Hit rate against capacity: one policy or several at many capacities, without time.
+
+An LRU that starts empty, admits always and keeps experts of one size in each scope is counted at all capacities
+in one pass (`sim.kernel.stack` says when that is exact); all others are replayed at each, in threads where the
+kernel runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from policies import create
+from policies.protocol import EvictionPolicy
+from sim.errors import CompileError, SimError
+from sim.kernel import choose
+from sim.pool import Capacity, make_pool
+from sim.quotas import share_out
+from sim.replay import Counters, Steps, replay
+from traces import Phase, RoutingTrace
+
+
+@dataclass
+class Point:
+    """One policy at one capacity; `phases` has `all` and each phase that occurs."""
+
+    capacity_bytes: int
+    phases: dict[str, Counters]
+    method: str
+    """`one pass`, `kernel` or `reference`: how it was counted. The numbers are the same."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain form."""
+        return vars(self) | {"phases": {name: c.to_dict() for name, c in self.phases.items()}}
+
+
+def hit_curve(
+    trace: RoutingTrace,
+    eviction: str | EvictionPolicy,
+    capacities: Sequence[Capacity],
+    *,
+    admission: str = "always",
+    placement: str | None = None,
+    engine: str = "auto",
+    threads: int | None = None,
+    steps: Steps | None = None,
+) -> list[Point]:
+    """Replay `trace` at every capacity, in their order.
+
+    Parameters
+    ----------
+    eviction, admission, placement, engine
+        As for `sim.replay.replay`.
+    threads
+        Replays at once in the kernel; as many as the machine has processors by default.
+    steps
+        `Steps.of(trace)`, to share between curves.
+
+    Raises
+    ------
+    SimError, PolicyError
+        As `sim.replay.replay`, or no capacity at all.
+    """
+    if not capacities:
+        raise SimError("a curve needs at least one capacity")
+    eviction = create("eviction", eviction) if isinstance(eviction, str) else eviction
+    placement = placement or eviction.default_placement
+    steps = steps or Steps.of(trace)
+    chosen = choose(engine, trace.n_lookups * len(capacities), eviction, create("admission", admission))
+    points: dict[int, Point] = {}
+    if chosen == "kernel" and (eviction.name, admission, placement) == ("lru", "always", "none"):
+        points = _one_pass(trace, steps, capacities)
+    left = [i for i in range(len(capacities)) if i not in points]
+
+    def one(i: int) -> Point:
+        result = replay(
+            trace, eviction, capacities[i], admission=admission, placement=placement, engine=chosen, steps=steps
+        )
+        return Point(result.capacity_bytes, result.phases, result.engine)
+
+    if chosen == "kernel" and left:
+        try:
+            points[left[0]] = one(left[0])  # compiled once, not in every thread
+        except CompileError:
+            if engine == "kernel":
+                raise
+            chosen = "reference"
+    left = [i for i in left if i not in points]
+    with ThreadPoolExecutor(threads or os.cpu_count() if chosen == "kernel" else 1) as pool:
+        points.update(zip(left, pool.map(one, left), strict=True))
+    return [points[i] for i in range(len(capacities))]
+
+
+def _one_pass(trace: RoutingTrace, steps: Steps, capacities: Sequence[Capacity]) -> dict[int, Point]:
+    """Points of an LRU that one pass answers exactly, by their index."""
+    from sim.kernel.curves import Depths, lru_depths
+
+    found: dict[int, Point] = {}
+    known: dict[tuple[int, ...], Depths] = {}
+    sizes = np.asarray(trace.geometry.expert_bytes)
+    for i, capacity in enumerate(capacities):
+        pool = make_pool(trace.geometry, share_out(trace, capacity))
+        layers = tuple(pool.scope_of[:: pool.experts])
+        scope_size = np.zeros(pool.scopes, dtype=np.int64)
+        scope_size[list(layers)] = sizes
+        if (scope_size[list(layers)] != sizes).any():
+            continue  # unequal sizes share a scope
+        slots = np.asarray(pool.capacity) // scope_size
+        if layers not in known:
+            known[layers] = lru_depths(steps.arrays, pool.scope_of, pool.scopes)
+        depths = known[layers]
+        if (slots >= depths.largest_event).all():
+            found[i] = Point(sum(pool.capacity), _phases(trace, depths, slots, scope_size), "one pass")
+    return found
+
+
+def _phases(trace: RoutingTrace, depths: Any, slots: Any, scope_size: Any) -> dict[str, Counters]:
+    """Counters of one capacity out of the depths."""
+    hits, routed_hits = depths.hits(slots)
+    every, every_row = depths.distinct[:, :, -1] + depths.first_uses, depths.routed_total
+    columns = np.stack(
+        [
+            every.sum(axis=1), hits.sum(axis=1), every_row, routed_hits.sum(axis=1),
+            depths.first_uses.sum(axis=1), (every - hits) @ scope_size,
+        ]
+    )  # fmt: skip
+    present = np.bincount(trace.event_pass, minlength=trace.n_passes) > 0
+    phases = {"all": Counters.of(columns.sum(axis=1), int(present.sum()))}
+    for value in Phase:
+        if columns[0, value]:
+            passes = int((present & (trace.pass_phase == value)).sum())
+            phases[value.name.lower()] = Counters.of(columns[:, value], passes)
+    return phases
+
+
+def even_capacities(trace: RoutingTrace, points: int, scope: str) -> list[Capacity]:
+    """`points` capacities up to all experts, evenly spaced: whole experts of every layer where there are enough.
+
+    Raises
+    ------
+    SimError
+        Fewer than one point.
+    """
+    if points < 1:
+        raise SimError(f"a curve of {points} points is impossible")
+    experts = trace.geometry.experts
+    steps = sorted({max(1, round(experts * i / points)) for i in range(1, points + 1)})
+    return [Capacity(slots_per_layer=slots, scope=scope) for slots in steps]
