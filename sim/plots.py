@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sim.errors import SimError
 from sim.predictor import Study
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from sim.validate import Case
 
 AROUND = ((6, -3), (-3, 6), (-12, -3), (-3, -13), (6, 5))
 """Places of a label beside its point, so that close points stay readable."""
@@ -70,9 +77,51 @@ def draw_break_even(study: Study, path: Path, title: str) -> None:
     colours.set_ticks([low, 1.0, high])
     figure.suptitle(f"{title}\nblack line: break-even; blue: prefetching pays")
     figure.supxlabel(legend, fontsize=8)
+    _save(figure, path, 130)
+
+
+def draw_validation(cases: Sequence[Case], path: Path) -> None:
+    """Predicted against measured tokens a second, both logarithmic, with the line of no error and one of 15 %.
+
+    Raises
+    ------
+    SimError
+        Without matplotlib, with a suffix that it cannot write, or without a case.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SimError("plots need matplotlib: pip install 'expert-residency[plot]'") from None
+    if not cases:
+        raise SimError("there is no case to plot")
+    figure = Figure(figsize=(7.2, 6.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    speeds = [speed for case in cases for speed in (case.predicted, case.measured)]
+    ends = np.array([min(speeds) / 1.2, max(speeds) * 1.2])
+    axes.fill_between(ends, ends / 1.15, ends * 1.15, color="0.9", label="within 15 %")
+    axes.plot(ends, ends, color="0.4", linewidth=1)
+    groups = list(dict.fromkeys((case.group, case.use) for case in cases))
+    for number, (group, use) in enumerate(groups):
+        members = [case for case in cases if (case.group, case.use) == (group, use)]
+        axes.scatter(
+            [case.measured for case in members], [case.predicted for case in members], s=18, alpha=0.7,
+            marker="ov^sDP"[number % 6], color=f"C{number % 10}", linewidths=0,
+            label=f"{group}, {use} ({len(members)})",
+        )  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
+    axes.set_xlabel("measured tokens/s")
+    axes.set_ylabel("predicted tokens/s")
+    axes.legend(frameon=False, fontsize="small")
+    _save(figure, path, 150)
+
+
+def _save(figure: Figure, path: Path, dpi: int) -> None:
+    """Write aside and rename; the suffix says the format."""
     aside = path.with_name(f".{path.name}.part")
     try:
-        figure.savefig(aside, dpi=130, format=path.suffix.lstrip(".") or "png")
+        figure.savefig(aside, dpi=dpi, format=path.suffix.lstrip(".") or "png")
     except ValueError as error:
         aside.unlink(missing_ok=True)
         raise SimError(f"{path}: {error}") from None

@@ -1,0 +1,159 @@
+"""Validation: cases, errors and order, limits, user files; and a loop of calibrating, predicting and running."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from hwmodels.errors import HardwareError
+from sim.cli import _register, app
+from sim.errors import SimError
+from sim.live.predict import GROUPS, load_live_runs, predict
+from sim.validate import (
+    Bounds,
+    Case,
+    exact_cases,
+    load_bounds,
+    order_of,
+    published_cases,
+    summarize,
+    user_cases,
+)
+
+STRATA = Path(str(resources.files("hwmodels.runs").joinpath("strata.csv")))
+
+
+def case(predicted: float, measured: float, *, group: str = "g", use: Any = "unseen", among: str = "m") -> Case:
+    return Case(group, use, "a case", "a kind", among, predicted, measured)
+
+
+def test_errors_and_order_of_a_group() -> None:
+    cases = [case(100, 100), case(90, 120), case(260, 200), case(50, 60, use="fitted"), case(1, 9, among="other")]
+    found = {(one.group, one.use): one for one in summarize(cases, {})}
+    unseen = found["g", "unseen"]
+    assert found["g", "fitted"].cases == 1
+    assert unseen.cases == 4
+    assert unseen.median == pytest.approx((0.25 + 0.3) / 2)
+    assert unseen.worst == pytest.approx(8 / 9)
+    assert (unseen.pairs, unseen.wrong) == (3, 1), "cases of other machines are not compared"
+    assert (unseen.limit, unseen.over(None)) == (None, [])
+
+
+def test_close_cases_may_swap() -> None:
+    assert order_of([case(2, 100), case(1, 109)]) == (0, 0)
+    assert order_of([case(1, 100), case(1, 111)]) == (1, 1), "equal predictions do not order"
+
+
+def test_what_is_past_a_limit_is_named() -> None:
+    (one,) = summarize([case(130, 100)], {("g", "unseen"): (Bounds(0.2, 0.5, 0.0), Bounds(0.4, 0.4, 0.0))})
+    assert one.over(one.limit) == ["median error 30.0 % over 20 %"]
+    assert one.over(one.target) == []
+
+
+def test_every_group_has_a_limit_and_a_target() -> None:
+    bounds = load_bounds()
+    wanted = {("exact", "unseen"), ("published", "fitted"), ("published", "unseen")}
+    assert set(bounds) == wanted | {(f"live {group}", "unseen") for group in GROUPS}
+    assert bounds["exact", "unseen"][0] == Bounds(0, 0, 0)
+
+
+def test_shipped_live_tables() -> None:
+    counts = {group: len(load_live_runs(group)) for group in GROUPS}
+    assert counts == {"h200-x1": 78, "h200-x4": 65, "h200-cardless": 22}
+    assert {run.factor for run in load_live_runs("h200-x4")} == {4}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_plain_arm_is_near_its_measurement(group: str) -> None:
+    run = load_live_runs(group)[0]
+    assert abs(math.log(predict(run) / run.tok_s)) < math.log(1.3)
+
+
+def test_live_tables_that_do_not_do(tmp_path: Path) -> None:
+    with pytest.raises(SimError, match="no such table of live runs"):
+        load_live_runs("x", tmp_path)
+    (tmp_path / "live-x.csv").write_text("tok_s,trace\n1,a\n")
+    with pytest.raises(SimError, match="line 1: column 'engine' is missing"):
+        load_live_runs("x", tmp_path)
+    shipped = Path(str(resources.files("hwmodels.runs.live").joinpath("live-h200-x1.csv"))).read_text()
+    head, first = shipped.splitlines()[:2]
+    (tmp_path / "live-x.csv").write_text(f"{head}\n{first.replace(',160,32,', ',160,few,')}\n")
+    with pytest.raises(SimError, match=r"line 2: .*'few'"):
+        load_live_runs("x", tmp_path)
+
+
+def test_exact_cases_need_a_capacity_and_a_column(tmp_path: Path) -> None:
+    with pytest.raises(SimError, match="FILE@CAPACITY"):
+        exact_cases(["some.csv"])
+    bundled = str(resources.files("traces.bundled").joinpath("tinymoe-prose.parquet"))
+    with pytest.raises(SimError, match="does not say what the engine found resident"):
+        exact_cases([f"{bundled}@64MiB"])
+
+
+@pytest.mark.shared
+def test_residency_of_recorded_traces_is_exact(shared: Path) -> None:
+    folder = shared / "traces" / "bigmoe-edge"
+    cases = exact_cases([f"{folder / 'qwen.route.csv'}@4000MiB", f"{folder / 'gptoss.route.csv'}@3000MiB@lru"])
+    assert [(case.predicted, case.measured) for case in cases] == [(39526, 39526), (6375, 6375)]
+
+
+def test_published_halves_stay_apart() -> None:
+    cases = published_cases()
+    assert [sum(case.use == use for case in cases) for use in ("fitted", "unseen")] == [24, 20]
+
+
+def test_rows_of_a_user(tmp_path: Path) -> None:
+    """A row that ships is what it is there; a new one of a known machine is unseen; others are counted."""
+    with STRATA.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    drop = ("group", "profile", "use")
+    known = next(row for row in rows if row["group"] == "1x-rtx-5070-ti-ryzen-9-5900x" and row["use"] == "fit")
+    new = known | {"date": "2027-01-01", "source": "a user's own run"}
+    stranger = known | {"gpu": "RTX 1", "date": "2027-01-02"}
+    path = tmp_path / "mine.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [name for name in known if name not in drop], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows([known, new, stranger])
+    cases, left = user_cases(path)
+    assert [(case.group, case.use) for case in cases] == [
+        ("published mine.csv", use) for use in ("fitted", "unseen")
+    ]
+    assert left == 1
+    assert cases[0].predicted == pytest.approx(cases[1].predicted)
+    path.write_text("gpu,speed\na,1\n")
+    with pytest.raises(HardwareError, match="unknown column 'speed'"):
+        user_cases(path)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    _register()
+    out, picture = tmp_path / "v.json", tmp_path / "v.png"
+    args = ["validate", "--group", "published", "--group", "exact", "--check", "--json", str(out)]
+    pytest.importorskip("matplotlib", reason="the plot needs matplotlib")
+    found = CliRunner().invoke(app, [*args, "--plot", str(picture)])
+    assert found.exit_code == 0, found.output
+    assert "no trace with an engine's residency column was given" in found.output
+    assert "not reached" in found.output
+    data = json.loads(out.read_text())
+    assert {one["use"] for one in data["cases"]} == {"fitted", "unseen"}
+    assert [one["cases"] for one in data["groups"]] == [24, 20]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_past_a_limit_the_command_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    _register()
+    none = (Bounds(0.0, 0.0, 0.0), Bounds(0.0, 0.0, 0.0))
+    monkeypatch.setattr("sim.validate.load_bounds", lambda: {("published", "unseen"): none})
+    args = ["validate", "--group", "published", "--no-cases"]
+    assert CliRunner().invoke(app, args).exit_code == 0
+    found = CliRunner().invoke(app, [*args, "--check"])
+    assert found.exit_code == 1
+    assert "past the limit: published, unseen: median error" in found.output
