@@ -183,12 +183,30 @@ def exact_cases(asked: Iterable[str]) -> list[Case]:
     return cases
 
 
-def live_cases(groups: Sequence[str] = GROUPS) -> list[Case]:
-    """Shipped live runs; nothing was fitted to any."""
+def live_cases(folder: Path | None = None) -> list[Case]:
+    """Shipped live runs, or those in a folder that `benchmarks/live_runs.py` wrote; nothing was fitted to any.
+
+    Raises
+    ------
+    SimError
+        A folder without a table `live-GROUP.csv`.
+    """
+    groups = GROUPS if folder is None else sorted(path.stem[len("live-") :] for path in folder.glob("live-*.csv"))
+    if not groups:
+        raise SimError(f"{folder}: no table live-GROUP.csv in it")
+    prefix = "live " if folder is None else f"live {folder.name}/"
     return [
-        Case(f"live {group}", "unseen", run.label, run.kind, f"{group} {run.trace}", predict(run), run.tok_s)
+        Case(
+            f"{prefix}{group}",
+            "unseen",
+            run.label,
+            run.kind,
+            f"{prefix}{group} {run.trace}",
+            predict(run),
+            run.tok_s,
+        )
         for group in groups
-        for run in load_live_runs(group)
+        for run in load_live_runs(group, folder)
     ]
 
 

@@ -23,12 +23,14 @@ app = typer.Typer(
 def _register() -> None:
     """Each module adds its command to `app` when imported."""
     from sim.cli import (  # noqa: F401
+        calibrate,
         curve,
         demo,
         inspect,
         listing,
         lookahead,
         predictor,
+        record,
         replay,
         report,
         run,

@@ -26,6 +26,12 @@ def validate(
             help="A recorded trace with an engine's residency column, and the cache that the engine had.",
         ),
     ] = None,
+    live: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FOLDER", help="More live runs with their profile and preset, of benchmarks/live_runs.py."
+        ),
+    ] = None,
     published: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="More published runs, columns as in strata.csv.")
     ] = None,
@@ -57,7 +63,8 @@ def validate(
         if not exact:
             said.append("exact: no trace with an engine's residency column was given (--exact FILE@CAPACITY)")
     if "live" in chosen:
-        cases += live_cases()
+        for folder in (None, *(live or ())):
+            cases += live_cases(folder)
     if "published" in chosen:
         cases += published_cases()
         for path in published or ():

@@ -1,0 +1,66 @@
+"""`residency calibrate`: measure this machine into a profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim.cli import app
+from sim.cli.common import FormatOpt, ModelOpt, dump_json
+
+
+@app.command()
+def calibrate(
+    out: Annotated[Path, typer.Option(metavar="PROFILE.toml", help="Profile to write.")],
+    trace: Annotated[
+        str, typer.Option(help="Trace whose model's sizes are measured with; see --model.")
+    ] = "bundled:tinymoe-prose",
+    model: ModelOpt = None,
+    fmt: FormatOpt = None,
+    like: Annotated[
+        str | None, typer.Option(help="Profile to take card and link from, where there is no card.")
+    ] = None,
+    cardless: Annotated[
+        bool, typer.Option(help="RAM and CPU as the card, the drive as the link: for live runs without a card.")
+    ] = False,
+    folder: Annotated[
+        Path | None, typer.Option(help="On the drive to be measured; the profile's folder by default.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="CPU threads that compute experts.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds of every measurement.")] = 5,
+) -> None:
+    """Measure this machine for one model's sizes: copies, layers, CPU pool, memory, drive.
+
+    Beside PROFILE.toml, PROFILE.engine.toml is the preset of the live executor and PROFILE.readings.json what
+    was measured.
+    """
+    from rich.console import Console
+
+    from hwmodels.errors import HardwareError
+    from sim.cli.common import open_trace
+    from sim.live.schedule import sizes_of
+
+    try:
+        import numba  # noqa: F401
+
+        from hwmodels.calibrate import calibrate as measure
+    except ImportError:
+        raise HardwareError("calibrating needs numba: pip install 'expert-residency[live]'") from None
+    if out.suffix != ".toml":
+        raise HardwareError("a profile's name ends in .toml", path=out)
+    geometry = open_trace(trace, fmt, model).geometry
+    console = Console(stderr=True)
+    with console.status("calibrating") as status:
+        made = measure(
+            sizes_of(geometry), folder or out.resolve().parent, name=out.stem, family=geometry.quant_family,
+            like=like, cardless=cardless, workers=workers, rounds=rounds, progress=status.update,
+        )  # fmt: skip
+    out.write_text(made.profile_toml, encoding="utf-8")
+    engine, readings = out.with_suffix(".engine.toml"), out.with_suffix(".readings.json")
+    engine.write_text(made.engine_toml, encoding="utf-8")
+    readings.write_text(dump_json(made.readings.table()), encoding="utf-8")
+    typer.echo(f"{out}, {engine}, {readings}: measured with the sizes of {geometry.label}")
+    if made.noisy:
+        typer.echo(f"noisy, the rounds differ by more than a quarter: {', '.join(made.noisy)}")
