@@ -19,7 +19,7 @@ from policies import create
 from policies.protocol import EvictionPolicy
 from sim.errors import CompileError, SimError
 from sim.kernel import choose
-from sim.pool import Capacity, make_pool
+from sim.pool import Capacity
 from sim.quotas import share_out
 from sim.replay import Counters, Steps, replay
 from traces import Phase, RoutingTrace
@@ -101,21 +101,22 @@ def _one_pass(trace: RoutingTrace, steps: Steps, capacities: Sequence[Capacity])
     from sim.kernel.curves import Depths, lru_depths
 
     found: dict[int, Point] = {}
-    known: dict[tuple[int, ...], Depths] = {}
-    sizes = np.asarray(trace.geometry.expert_bytes)
+    known: dict[str, Depths] = {}
+    geometry = trace.geometry
+    sizes = np.asarray(geometry.expert_bytes)
     for i, capacity in enumerate(capacities):
-        pool = make_pool(trace.geometry, share_out(trace, capacity))
-        layers = tuple(pool.scope_of[:: pool.experts])
-        scope_size = np.zeros(pool.scopes, dtype=np.int64)
-        scope_size[list(layers)] = sizes
-        if (scope_size[list(layers)] != sizes).any():
+        room = share_out(trace, capacity).per_scope(geometry, (0,) * geometry.n_layers)
+        if len(room) == 1 and (sizes != sizes[0]).any():
             continue  # unequal sizes share a scope
-        slots = np.asarray(pool.capacity) // scope_size
-        if layers not in known:
-            known[layers] = lru_depths(steps.arrays, pool.scope_of, pool.scopes)
-        depths = known[layers]
+        if capacity.scope not in known:
+            scope_of_layer = np.arange(geometry.n_layers) % len(room)
+            known[capacity.scope] = lru_depths(
+                steps.arrays, np.repeat(scope_of_layer, geometry.experts), len(room)
+            )
+        depths, scope_size = known[capacity.scope], sizes[: len(room)]
+        slots = np.asarray(room) // scope_size
         if (slots >= depths.largest_event).all():
-            found[i] = Point(sum(pool.capacity), _phases(trace, depths, slots, scope_size), "one pass")
+            found[i] = Point(sum(room), _phases(trace, depths, slots, scope_size), "one pass")
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,13 +45,12 @@ class Depths:
         return self.distinct[:, scopes, at], self.routed[:, scopes, at]
 
 
-def lru_depths(steps: StepArrays, scope_of: Sequence[int], scopes: int) -> Depths:
+def lru_depths(steps: StepArrays, scope_of: npt.NDArray[np.int64], scopes: int) -> Depths:
     """Depths of all look-ups of an LRU a scope; `scope_of` (keys,)."""
-    scope = np.asarray(scope_of, dtype=np.int64)
-    members = np.bincount(scope, minlength=scopes)
+    members = np.bincount(scope_of, minlength=scopes)
     first = steps.keys[steps.offsets[:-1]]
     largest = np.zeros(scopes, dtype=np.int64)
-    np.maximum.at(largest, scope[first], np.diff(steps.offsets))
+    np.maximum.at(largest, scope_of[first], np.diff(steps.offsets))
     # Twice the keys: renumbering then costs a constant for each use.
     span = 1 << np.ceil(np.log2(2 * members + largest + 2)).astype(np.int64)
     base: Any = np.concatenate([[0], np.cumsum(span + 1)[:-1]])
@@ -62,14 +60,14 @@ def lru_depths(steps: StepArrays, scope_of: Sequence[int], scopes: int) -> Depth
     distinct: Any = np.zeros(shape, dtype=np.int64)
     routed: Any = np.zeros(shape, dtype=np.int64)
     trees = stack.Trees(
-        base, span, _full(cells, 0), _full(cells, -1), _full(scopes, 0), _full(scopes, 0), _full(len(scope), 0)
+        base, span, _full(cells, 0), _full(cells, -1), _full(scopes, 0), _full(scopes, 0), _full(len(scope_of), 0)
     )  # fmt: skip
-    keys_scope: Any = scope
+    keys_scope: Any = scope_of
     job = stack.StackJob(
         steps.offsets, steps.passes, steps.keys, steps.rows, steps.phase_of, keys_scope, trees,
         distinct.reshape(-1), routed.reshape(-1), scopes, depths,
     )  # fmt: skip
-    flat = Flat(job, Recorder(len(scope)))
+    flat = Flat(job, Recorder(len(scope_of)))
     _compiled(flat.form)(np.array(flat.table, dtype=np.int64).ctypes.data)
     return Depths(_hits(distinct), _hits(routed), distinct[:, :, -1].copy(), routed.sum(axis=(1, 2)), largest)
 

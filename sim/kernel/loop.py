@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 DISTINCT, DISTINCT_HITS, ROUTED, ROUTED_HITS, COMPULSORY, MISS_BYTES, N_COUNTERS = range(7)
 EVICTIONS, ADMITTED_BYTES, WAVES, N_TOTALS = range(4)
-AHEAD = 8
+AHEAD = 16
 """Look-ups between asking for a key's cache line and using it."""
 N_PHASES = 3
 N_BUCKETS = 2 * N_PHASES

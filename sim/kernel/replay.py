@@ -36,10 +36,12 @@ class StepArrays:
         cls, offsets: IntArray, layers: IntArray, passes: IntArray, keys: IntArray, rows: IntArray,
         phase_of: IntArray, request_of: IntArray,
     ) -> StepArrays:  # fmt: skip
-        """Without a copy where types fit."""
+        """Without a copy where types fit. Keys are unsigned, so that compiled code need not ask their sign."""
+        if keys.dtype == np.int32:
+            keys = keys.view(np.uint32)
         arrays = zip(
             (offsets, layers, passes, keys, rows, phase_of, request_of),
-            (np.int64, np.int32, np.int32, np.int32, np.int32, np.int8, np.int32),
+            (np.int64, np.int32, np.int32, np.uint32, np.int32, np.int8, np.int32),
             strict=True,
         )
         return cls(*(np.ascontiguousarray(array, dtype=kind) for array, kind in arrays))

@@ -45,6 +45,7 @@ class View(types.IterableType):
     def __init__(self, dtype: types.Type, stride: int) -> None:
         self.dtype = dtype
         self.stride = stride
+        self.signed = bool(getattr(dtype, "signed", True))
         self.element = types.float64 if isinstance(dtype, types.Float) else types.int64
         super().__init__(f"view({dtype},{stride})")
 
@@ -113,7 +114,7 @@ def _place(builder: Any, kind: View, view: Any, at: Any) -> Any:
 def _load(builder: Any, kind: View, pointer: Any) -> Any:
     value = builder.load(pointer)
     if kind.element == types.int64 and value.type.width < 64:
-        value = builder.sext(value, WORD)
+        value = builder.sext(value, WORD) if kind.signed else builder.zext(value, WORD)
     return value
 
 
