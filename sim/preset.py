@@ -61,6 +61,12 @@ class EnginePreset(BaseModel):
         What each row of a verify window after the first adds to a layer's mixer.
     draft_us
         One draft token of a window: a window of T rows has T - 1.
+    send_us
+        Host time to send a layer's demand copies out of page-locked memory, before residents are launched and CPU
+        work begins.
+    ahead_us
+        Host time to send a layer's copies for later (prefetches, fills): the next layer begins after it, unless
+        the card had as much to do meanwhile.
     adapt_waits
         Whether the next pass waits for the exchange copies of a periodic policy.
     policy
@@ -91,6 +97,8 @@ class EnginePreset(BaseModel):
     pass_us: Quantity
     row_us: Quantity | None = None
     draft_us: Quantity | None = None
+    send_us: Quantity | None = None
+    ahead_us: Quantity | None = None
     policy: dict[Literal["eviction", "admission", "placement", "scope", "host"], str] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
 
@@ -118,6 +126,16 @@ class EnginePreset(BaseModel):
     def draft_ns(self) -> int:
         """One draft token."""
         return round(self.draft_us.value * 1000) if self.draft_us else 0
+
+    @cached_property
+    def send_ns(self) -> int:
+        """Sending demand copies, a layer."""
+        return round(self.send_us.value * 1000) if self.send_us else 0
+
+    @cached_property
+    def ahead_ns(self) -> int:
+        """Sending copies for later, a layer."""
+        return round(self.ahead_us.value * 1000) if self.ahead_us else 0
 
     def fetched(self, n: int, link_mb_per_s: int, cpu_mb_per_s: int) -> int:
         """How many of `n` misses of a layer `hybrid` fetches: a whole number of 256ths of them, rounded down."""

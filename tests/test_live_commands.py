@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from hwmodels.calibrate.fit import fit_sending
+from hwmodels.calibrate.layers import COUNTS
 from hwmodels.errors import HardwareError
+from hwmodels.quantity import Quantity
 from hwmodels.registry import load_profile
 from sim.cli import _register, app
 from sim.live.arms import Arm, decode_window
 from sim.live.schedule import make_schedule, sizes_of
+from sim.pool import Capacity
 from sim.preset import load_engine
 from sim.run import RunSpec, simulate
 from traces import RoutingTrace, read_trace
@@ -136,3 +143,61 @@ def test_calibrate_predict_run_compare(
     limit = 10  # a wrong unit is a thousand
     ratios = [one / other for one, other in zip(predicted, measured, strict=True)]
     assert all(1 / limit < ratio < limit for ratio in ratios), ratios
+
+
+def sending(small: RoutingTrace, spec: RunSpec, **costs: float) -> Any:
+    """A run under a preset whose sending costs something; copies are computed at once, so later is never less."""
+    made: dict[str, Any] = {"copy_unit": "layer"}
+    made |= {name: Quantity(value=us, kind="assumed", source="a test") for name, us in costs.items()}
+    return simulate(small, spec, preset=load_engine("generic").model_copy(update=made))
+
+
+def test_sending_copies_costs_only_who_sends(small: RoutingTrace) -> None:
+    def spec(slots: int, **choices: Any) -> RunSpec:
+        return RunSpec(("rtx-3090",), Capacity(slots_per_layer=slots), **choices)
+
+    everything = spec(64, eviction="static", placement="hindsight")
+    quiet = sending(small, everything, send_us=50.0, ahead_us=50.0)
+    assert quiet.pass_ns.tolist() == sending(small, everything).pass_ns.tolist()
+    fetching = spec(16, miss="fetch")
+    free, dear = (sending(small, fetching, send_us=us).pass_ns for us in (0.0, 50.0))
+    assert (dear >= free).all()
+    assert free.sum() < dear.sum() <= free.sum() + small.n_events * 50_000
+    assert sending(small, fetching, ahead_us=50.0).pass_ns.tolist() == free.tolist(), "nothing is sent ahead"
+
+
+def test_copies_sent_after_cpu_work_cost_their_whole_time(small: RoutingTrace) -> None:
+    """With one expert's room a layer every event misses on the CPU and fills, so each layer takes 30 us more."""
+    spec = RunSpec(("rtx-3090",), Capacity(slots_per_layer=1, scope="layer"), miss="cpu")
+    free, dear = (sending(small, spec, ahead_us=us) for us in (0.0, 30.0))
+    fills = round((dear.pass_ns - free.pass_ns).sum() / 30_000)
+    assert 0 < fills <= small.n_events
+
+
+def test_what_sending_takes_is_fitted_beyond_the_lines() -> None:
+    """Layers made from the formula, 100 us bare, with 9 us for sending and 21 us for copies ahead on top."""
+    launch, each, t0, copy, dispatch, cpu = 10.0, 2.0, 5.0, 15.0, 25.0, 8.0
+    layers = {(0, 0, 0, 0): 100.0}
+    layers |= {(n, 0, 0, 0): 100 + launch + n * each for n in COUNTS}
+    layers |= {(0, n, 0, 0): 100 + t0 + n * copy + launch + n * each for n in COUNTS}
+    layers |= {(0, 0, n, 0): 100 + dispatch + n * cpu for n in COUNTS}
+    layers[7, 1, 0, 0] = 100 + (launch + 7 * each) + (launch + each) + 9
+    layers[4, 0, 4, 4] = 100 + (dispatch + 4 * cpu) + 21
+    names = ("now", "copies", "cpu", "ahead")
+    reading = {
+        " ".join(["layer", *(f"{name}={n}" for name, n in zip(names, key, strict=True))]): 1e3 * us
+        for key, us in layers.items()
+    }
+    assert fit_sending(reading) == pytest.approx({"engine.send_us": 9.0, "engine.ahead_us": 21.0})
+
+
+@pytest.mark.parametrize("group", ["h200-x1", "h200-x4"])
+def test_shipped_presets_hold_what_the_readings_give(group: str) -> None:
+    folder = resources.files("hwmodels.runs.live")
+    rows = json.loads(folder.joinpath(f"{group}.readings.json").read_text("utf-8"))
+    fitted = fit_sending({row["measurement"]: 1e3 * row["median_us"] for row in rows})
+    preset = load_engine(str(folder.joinpath(f"{group}.engine.toml")))
+    assert preset.send_us is not None
+    assert preset.ahead_us is not None
+    found = {"engine.send_us": preset.send_us.value, "engine.ahead_us": preset.ahead_us.value}
+    assert found == pytest.approx(fitted, abs=1e-3)

@@ -10,6 +10,8 @@ engine.pass_us                  what a pass of one layer takes beyond that layer
 gpu.launch_us, expert_gb_per_s  intercept and slope of layers with 1 to 8 resident experts
 link.copy_t0_us, h2d_gb_per_s   intercept and slope of layers with 1 to 8 demand copies, their compute
                                 taken off; the rate holds at this size of expert (small copies are slower)
+engine.send_us                  what a layer with one copy and else residents takes beyond these lines
+engine.ahead_us                 what copies for later add to a layer with half of its experts on the CPU
 cpu.dispatch_us, expert rates   intercept and slope of layers (or events) with 1 to 8 experts on the CPU
 dram.stream_gb_per_s            what pool and link reach together, if less than the sum of both alone
 disk                            reads of a cold file by one reader; several lanes past the page cache
@@ -97,6 +99,25 @@ def fit_layers(sizes: LiveSizes, dense_gb_per_s: float, *, cpu: bool) -> Callabl
         return found
 
     return fit
+
+
+def fit_sending(reading: Round) -> dict[str, float]:
+    """Fit of one round of mixed `layer_benches`: what the host's sending adds to the lines of `fit_layers`."""
+
+    def layer(now: int = 0, copies: int = 0, cpu: int = 0, ahead: int = 0) -> float:
+        return reading[f"layer now={now} copies={copies} cpu={cpu} ahead={ahead}"]
+
+    bare, most = layer(), COUNTS[-1]
+    launch, each = line(COUNTS, [layer(now=n) - bare for n in COUNTS])
+    setup, copied = line(COUNTS, [layer(copies=n) - bare for n in COUNTS])
+    dispatch, computed = line(COUNTS, [layer(cpu=n) - bare for n in COUNTS])
+    residents = launch + (most - 1) * each
+    fetched = max(residents, setup - launch + copied - each) + launch + each
+    beside = max(launch + 4 * each, dispatch + 4 * computed)
+    return {
+        "engine.send_us": _us(layer(now=most - 1, copies=1) - bare - fetched),
+        "engine.ahead_us": _us(layer(now=4, cpu=4, ahead=4) - bare - beside),
+    }
 
 
 def fit_links(expert_bytes: int) -> Callable[[Round], dict[str, float]]:

@@ -163,7 +163,8 @@ class _Session:
         }
         dense = figures["gpu.dense_gb_per_s.default"].value
         host.close()
-        return _joined(first, second), figures | self._fit(first, fit.fit_layers(self.sizes, dense, cpu=True))
+        figures |= self._fit(first, fit.fit_layers(self.sizes, dense, cpu=True))
+        return _joined(first, second), figures | self._fit(first, fit.fit_sending)
 
     def without(self, cardless: bool) -> tuple[Readings, dict[str, fit.Figure]]:
         """CPU, page cache and disk; with `cardless` also the layers of the engine without a card."""
@@ -289,6 +290,11 @@ def _engine(figures: dict[str, fit.Figure], name: str, cardless: bool) -> Tables
         0.0, "measured", "inside the profile's sync_us and launch_us, which were measured on whole layers"
     )
     passes = figures.get("engine.pass_us")
+    sending = {
+        name: quantity(figures[f"engine.{name}"])
+        for name in ("send_us", "ahead_us")
+        if f"engine.{name}" in figures
+    }
     return {
         "name": f"live-{name}",
         "summary": "The live executor of sim/live" + (" without a card" if cardless else ""),
@@ -304,6 +310,7 @@ def _engine(figures: dict[str, fit.Figure], name: str, cardless: bool) -> Tables
         "dense_launches": inside,
         "expert_launches": given(1, "measured", "one graph a group; launch_us is that of the graph"),
         "pass_us": quantity(passes) if passes else given(0.0, "assumed", "not measured"),
+        **sending,
     }
 
 

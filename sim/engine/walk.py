@@ -251,8 +251,14 @@ class SimPyEngine:
         event = Event(number, pass_index, layer, offset, keys, rows, hits, phase, request)
         plan = self._decide(event, card, phase)
         prefetch = self.policies.prefetch
+        sending = self.preset.send_ns if plan.sends else 0
         if prefetch.at_router:
+            issued = self.slots.stats.issued
             yield from self._predict(event, number)
+            sending += self.preset.ahead_ns if self.slots.stats.issued > issued else 0
+        if sending:
+            yield from self._send(sending)
+        host_free = env.now
         cpu_work = self._cpu_segments(plan.cpu, layer) if plan.cpu else []
         if cpu_work and self.preset.overlap:
             self.transfers.cpu.run(cpu_work)
@@ -280,8 +286,21 @@ class SimPyEngine:
         if plan.fills:
             self._fill(plan.fills)
         prefetch.learn(self._prefetch, event)
+        issued = self.slots.stats.issued
         if prefetch.at_layer or (prefetch.at_pass and layer == self.trace.geometry.n_layers - 1):
             yield from self._predict(event, number + 1)
+        if self.preset.ahead_ns and (plan.fills or self.slots.stats.issued > issued):
+            # With nothing of its own to compute the host has sent while the card was busy.
+            began = env.now if cpu_work else host_free
+            if (left := began + self.preset.ahead_ns - env.now) > 0:
+                yield from self._send(left)
+
+    def _send(self, ns: int) -> Steps:
+        """Time of the host for sending copies."""
+        yield self.env.timeout(ns)
+        self._causes[SYNC] += ns
+        if self.timeline is not None:
+            self.timeline.slice("host plan", "send copies", self.env.now - ns, self.env.now)
 
     def _group_ns(self, card: int, layer: int, nbytes: int, rows: int) -> int:
         """Book one group of experts that the card computes from now on; returns its time."""
@@ -456,6 +475,7 @@ class SimPyEngine:
             routed[tier] += rows
         if now:
             plan.waits += self._demand(now, now_rows)
+            plan.sends = any(source == PINNED for _, source in now)
 
     def _waits_for(self, batch: Batch) -> bool:
         """Whether an expert under way is waited for; adaptive swaps and `miss` engines use the CPU meanwhile."""
@@ -562,7 +582,7 @@ def _nothing(batch: Batch, at: int) -> None:
 class _Plan:
     """What becomes of the members of one event."""
 
-    __slots__ = ("cpu", "deferred", "deferred_rows", "fills", "hit_bytes", "hit_rows", "waits")
+    __slots__ = ("cpu", "deferred", "deferred_rows", "fills", "hit_bytes", "hit_rows", "sends", "waits")
 
     def __init__(self) -> None:
         self.hit_bytes = 0
@@ -574,5 +594,7 @@ class _Plan:
         self.deferred: list[tuple[int, int]] = []
         """(key, source) of the next wave: members of the event leave for them."""
         self.deferred_rows: list[int] = []
+        self.sends = False
+        """Whether copies out of page-locked memory are asked for."""
         self.fills: list[int] = []
         """Served by the CPU now, copied into a slot afterwards."""
