@@ -16,10 +16,12 @@ from hwmodels.errors import HardwareError
 from sim.cli import _register, app
 from sim.errors import SimError
 from sim.live.predict import GROUPS, load_live_runs, predict
+from sim.live.table import live_table
 from sim.validate import (
     Bounds,
     Case,
     exact_cases,
+    live_cases,
     load_bounds,
     order_of,
     published_cases,
@@ -157,3 +159,25 @@ def test_past_a_limit_the_command_fails(monkeypatch: pytest.MonkeyPatch) -> None
     found = CliRunner().invoke(app, [*args, "--check"])
     assert found.exit_code == 1
     assert "past the limit: published, unseen: median error" in found.output
+
+
+def test_live_runs_of_a_folder(tmp_path: Path) -> None:
+    """A user's tables stand apart from the shipped ones and have no limit."""
+    shipped = Path(str(resources.files("hwmodels.runs.live")))
+    group = "h200-cardless"
+    for name in (f"{group}.toml", f"{group}.engine.toml"):
+        (tmp_path / name).write_text((shipped / name).read_text())
+    lines = (shipped / f"live-{group}.csv").read_text().splitlines(keepends=True)
+    (tmp_path / f"live-{group}.csv").write_text("".join(lines[:3]))
+    cases = live_cases(tmp_path)
+    assert [case.group for case in cases] == [f"live {tmp_path.name}/{group}"] * 2
+    assert cases[0].predicted == predict(load_live_runs(group)[0])
+    assert summarize(cases, load_bounds())[0].limit is None
+    with pytest.raises(SimError, match=r"no table live-GROUP\.csv"):
+        live_cases(tmp_path / "nothing")
+
+
+def test_the_table_of_the_documentation() -> None:
+    table = live_table([case(100, 80, group="live a"), case(90, 100, group="live a"), case(1, 1, group="live b")])
+    assert "| live a | 2 | 17.5 % | 25.0 % | +7.5 % | 1 of 1 |" in table
+    assert "| a kind | 2: 17.5, 25.0, +7.5 | 1: 0.0, 0.0, +0.0 |" in table
