@@ -86,6 +86,9 @@ def test_live_tables_that_do_not_do(tmp_path: Path) -> None:
         load_live_runs("x", tmp_path)
     shipped = Path(str(resources.files("hwmodels.runs.live").joinpath("live-h200-x1.csv"))).read_text()
     head, first = shipped.splitlines()[:2]
+    (tmp_path / "live-x.csv").write_text(f"{head}\n")
+    with pytest.raises(SimError, match="no run in it"):
+        load_live_runs("x", tmp_path)
     (tmp_path / "live-x.csv").write_text(f"{head}\n{first.replace(',160,32,', ',160,few,')}\n")
     with pytest.raises(SimError, match=r"line 2: .*'few'"):
         load_live_runs("x", tmp_path)

@@ -66,7 +66,7 @@ def load_live_runs(group: str, folder: Path | None = None) -> list[LiveRun]:
     Raises
     ------
     SimError
-        A file that is missing or lacks a column, a cell that is no number: file and line.
+        A file that is missing, empty or lacks a column, a cell that is no number: file and line.
     """
     where = folder or Path(str(resources.files("hwmodels.runs.live")))
     path = where / f"live-{group}.csv"
@@ -83,6 +83,8 @@ def load_live_runs(group: str, folder: Path | None = None) -> list[LiveRun]:
                 runs.append(_run(group, where, row))
             except (TypeError, ValueError) as error:
                 raise SimError(f"{path}: line {table.line_num}: {error}") from None
+    if not runs:
+        raise SimError(f"{path}: no run in it")
     return runs
 
 
