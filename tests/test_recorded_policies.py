@@ -104,10 +104,10 @@ def test_periodic_swaps_copy_far_less_than_lru(recorded):
 
 
 def test_a_later_arrival_costs_hits(recorded):
-    """What is one more pass on its way misses meanwhile; the swaps themselves hardly change."""
+    """What is one more pass on its way misses meanwhile; rounds with copies on their way make no swaps."""
     trace = recorded["qwen"]
     room = Capacity(total_bytes=4000 * MIB)
     options = {"admission": "strata-adaptive", "placement": "prompt"}
     soon, late = (replay(trace, "lru", room, lag_passes=lag, **options) for lag in (1, 2))
     assert late.phases["decode"].distinct_hits < soon.phases["decode"].distinct_hits
-    assert late.admitted_bytes == soon.admitted_bytes
+    assert 0.95 * soon.admitted_bytes < late.admitted_bytes < soon.admitted_bytes
