@@ -14,6 +14,10 @@ settings.register_profile("deep", max_examples=1500, deadline=None, suppress_hea
 settings.load_profile("ci")
 
 
+# Tables are read at a width that wraps nothing, whatever terminal or runner the tests were started from.
+os.environ["COLUMNS"] = "200"
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """Folder of recorded traces and published figures beside the checkout; EXPERT_RESIDENCY_SHARED overrides."""
