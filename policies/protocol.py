@@ -4,8 +4,8 @@ Keys are integers, `layer_index * experts + expert`. A policy is a small frozen 
 parameters; `start` makes its **state**, and the other methods are static functions of that state. State is
 any object. Policies that want to run compiled keep it in a `NamedTuple` of sequences made by the given
 allocator (Python lists under the SimPy engine, numpy arrays in the kernel) and use only scalar indexing,
-integer and float arithmetic, loops and the helpers of `policies.structures`: the same source then serves
-both engines. Everything else runs under the SimPy engine as it is (`compiled = False`).
+integer and float arithmetic, loops and the helpers of `policies.structures` and `policies.heaps`: the same
+source then serves both engines. Everything else runs under the SimPy engine as it is (`compiled = False`).
 
 An event goes through the seam in this order:
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from policies import create, structures
+from policies import create, heaps, structures
 from policies.admission import strata_adaptive
 from policies.admission.always import Always
 from policies.eviction import arc, belady, clock, lfru, lfu, lru, s3fifo, sieve
@@ -155,7 +155,7 @@ def belady_nearest(state, scope, incoming, guard, tick):
 
 
 def always_admitting_min(state, scope, incoming, guard, tick):
-    return structures.heap_first_free(state.order, scope, guard, tick)
+    return heaps.heap_first_free(state.order, scope, guard, tick)
 
 
 def counts(policy: str) -> Callable[[], None]:
@@ -179,7 +179,7 @@ MUTATIONS = {
     "lfru: ties to the higher key": (
         lfru, "push_by_stamp", lfru_ties_to_the_higher_key, definition("lfru", NaiveLfru())
     ),
-    "lfu: ties to the newer": (structures, "_less", newer_first, definition("lfu", NaiveLfu())),
+    "lfu: ties to the newer": (heaps, "_less", newer_first, definition("lfu", NaiveLfu())),
     "belady: nearest use leaves": (
         belady.Belady, "victim", staticmethod(belady_nearest), optimum("belady", bypass=False)
     ),

@@ -13,8 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from policies.heaps import (
+    Heap,
+    heap,
+    heap_first_free,
+    heap_fix,
+    heap_push,
+    heap_remove,
+)
 from policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, PolicyError, Pool
-from policies.structures import Heap, heap, heap_first_free, heap_fix, heap_push, heap_remove
 
 
 class BeladyState(NamedTuple):

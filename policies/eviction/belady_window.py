@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, PolicyError, Pool
-from policies.structures import (
+from policies.heaps import (
     Heap,
     decayed_growth,
     decayed_step,
@@ -27,6 +26,7 @@ from policies.structures import (
     heap_push,
     heap_remove,
 )
+from policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, PolicyError, Pool
 
 
 class BeladyWindowState(NamedTuple):

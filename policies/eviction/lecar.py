@@ -16,19 +16,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, Pool
-from policies.structures import (
-    MODULUS,
+from policies.heaps import (
     Heap,
-    Links,
-    draw,
-    drop_front,
-    first_free,
     heap,
     heap_first_free,
     heap_fix,
     heap_push,
     heap_remove,
+)
+from policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, Pool
+from policies.structures import (
+    MODULUS,
+    Links,
+    draw,
+    drop_front,
+    first_free,
     links,
     move_to_back,
     push_back,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from policies.eviction.belady import Belady, BeladyState
-from policies.structures import heap_first_free
+from policies.heaps import heap_first_free
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, Pool
-from policies.structures import (
+from policies.heaps import (
     Heap,
-    by_layer,
     heap,
     heap_first_free,
     heap_fix,
     heap_push,
     heap_rebuild,
     heap_remove,
-    layer_spans,
 )
+from policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, Pool
+from policies.structures import by_layer, layer_spans
 
 
 class MoeInfinityState(NamedTuple):
