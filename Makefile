@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test notebooks lint bench clean
+.PHONY: demo test test-slow notebooks lint bench clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -20,6 +20,9 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 --benchmark-disable
+
+test-slow: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n 2 --benchmark-disable -m slow
 
 notebooks: $(VENV)/.installed-test
 	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 notebooks

@@ -89,6 +89,7 @@ def test_every_shipped_case_loads():
         assert len(load_arms(f"case:{name}")) > 3
 
 
+@pytest.mark.slow
 def test_the_ways_to_serve_a_model_bigger_than_ram_rank_as_measured():
     """All arms of Strata PR #416 over fewer rounds than it ran: their order, and three mechanisms in the costs."""
     arms = [

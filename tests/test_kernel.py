@@ -56,11 +56,13 @@ def every_way(eviction, admission):
         same(trace, eviction, capacity, admission=admission, contract="sequential", lag_passes=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eviction", EVICTION)
 def test_every_eviction_policy(eviction):
     every_way(eviction, "always")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("admission", [name for name in ADMISSION if name != "always"])
 def test_every_admission_policy(admission):
     every_way("lru", admission + (RATES if admission == "balanced" else ""))

@@ -336,6 +336,7 @@ LARGEST_EVALUATED_ROWS = 2500
 HELD_OUT = 0.06
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list_styles())
 def test_styles_give_what_their_files_say(name):
     """`got` of each target is what this generator gives now (workloads of moderate size are generated anew)."""
