@@ -123,6 +123,19 @@ class Future(NamedTuple):
     """(keys,) index of the first event that wants each key; NEVER if none does."""
 
 
+def require_future(future: Future | None, who: str) -> Future:
+    """The future that an oracle asked for.
+
+    Raises
+    ------
+    PolicyError
+        If it was not given one; `who` names the policy.
+    """
+    if future is None:
+        raise PolicyError(f"{who} needs the future of the trace")
+    return future
+
+
 @dataclass(frozen=True)
 class Policy:
     """What all kinds share: a name, a source, and capabilities declared on the class."""

@@ -21,7 +21,7 @@ from policies.heaps import (
     heap_push,
     heap_remove,
 )
-from policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, PolicyError, Pool
+from policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool, require_future
 
 
 class BeladyState(NamedTuple):
@@ -43,8 +43,7 @@ class Belady(EvictionPolicy):
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> BeladyState:
         """Nobody is used again until seen."""
-        if future is None:
-            raise PolicyError(f"policy {self.name} needs the future of the trace")
+        future = require_future(future, f"policy {self.name}")
         state = BeladyState(heap(alloc, pool), alloc.ints(1), future.next_use, pool.scope_of)
         for key in range(pool.keys):
             state.order.score[key] = -float(future.first_use[key])

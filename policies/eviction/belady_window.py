@@ -26,7 +26,16 @@ from policies.heaps import (
     heap_push,
     heap_remove,
 )
-from policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, PolicyError, Pool
+from policies.protocol import (
+    Allocator,
+    Event,
+    EvictionPolicy,
+    Floats,
+    Future,
+    Ints,
+    Pool,
+    require_future,
+)
 
 
 class BeladyWindowState(NamedTuple):
@@ -62,8 +71,7 @@ class BeladyWindow(EvictionPolicy):
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> BeladyWindowState:
         """Nothing counted; first uses are known as far as the horizon reaches."""
-        if future is None:
-            raise PolicyError(f"policy {self.name} needs the future of the trace")
+        future = require_future(future, f"policy {self.name}")
         next_of = alloc.ints(pool.keys)
         for key in range(pool.keys):
             next_of[key] = future.first_use[key]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from policies.protocol import Future, PlacementPolicy, PolicyError, Pool
+from policies.protocol import Future, PlacementPolicy, Pool, require_future
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,6 @@ class Hindsight(PlacementPolicy):
 
     def rank(self, pool: Pool, future: Future | None) -> list[int]:
         """Keys by uses."""
-        if future is None:
-            raise PolicyError("placement hindsight needs the future of the trace")
+        future = require_future(future, "placement hindsight")
         used = [key for key in range(pool.keys) if future.counts[key] > 0]
         return sorted(used, key=lambda key: (-future.counts[key], key))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from policies.protocol import Future, PlacementPolicy, PolicyError, Pool
+from policies.protocol import Future, PlacementPolicy, PolicyError, Pool, require_future
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,7 @@ class Matched(PlacementPolicy):
 
     def rank(self, pool: Pool, future: Future | None) -> list[int]:
         """Keys by uses as far as needed, then by least use, then the others by uses."""
-        if future is None:
-            raise PolicyError("placement matched needs the future of the trace")
+        future = require_future(future, "placement matched")
         if not 0 <= self.hits <= 1:
             raise PolicyError(f"placement matched: hits is {self.hits:g}, expected a share from 0 to 1")
         counts = future.counts

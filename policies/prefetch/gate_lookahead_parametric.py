@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from policies.prefetch.noisy_oracle import NoisyOracleState, check_share, propose_noisy, start_noisy
-from policies.protocol import Allocator, Event, Future, Ints, PolicyError, Pool, PrefetchPolicy
+from policies.protocol import Allocator, Event, Future, Ints, PolicyError, Pool, PrefetchPolicy, require_future
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ class GateLookaheadParametric(PrefetchPolicy):
         PolicyError
             Without a future, or with a parameter out of range.
         """
-        if future is None:
-            raise PolicyError(f"policy {self.name} needs the future of the trace")
+        future = require_future(future, f"policy {self.name}")
         check_share(self.name, "recall", self.recall)
         if self.depth < 1:
             raise PolicyError(f"prefetch policy {self.name}: depth is {self.depth}, expected at least 1")

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from policies.protocol import Allocator, Event, Future, Ints, PolicyError, Pool, PrefetchPolicy
+from policies.protocol import Allocator, Event, Future, Ints, PolicyError, Pool, PrefetchPolicy, require_future
 
 MODULUS = 2147483647
 SEED_MULTIPLIER = 16807
@@ -156,8 +156,7 @@ class NoisyOracle(PrefetchPolicy):
         PolicyError
             Without a future, or with a parameter out of range.
         """
-        if future is None:
-            raise PolicyError(f"policy {self.name} needs the future of the trace")
+        future = require_future(future, f"policy {self.name}")
         check_share(self.name, "recall", self.recall)
         check_share(self.name, "precision", self.precision, 0.01)
         check_share(self.name, "decay", self.decay)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from policies.protocol import Allocator, Event, Future, Ints, PolicyError, Pool, PrefetchPolicy
+from policies.protocol import Allocator, Event, Future, Ints, PolicyError, Pool, PrefetchPolicy, require_future
 
 
 class OracleState(NamedTuple):
@@ -38,8 +38,7 @@ class Oracle(PrefetchPolicy):
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None, predictions: Any) -> OracleState:
         """Nothing proposed."""
-        if future is None:
-            raise PolicyError(f"policy {self.name} needs the future of the trace")
+        future = require_future(future, f"policy {self.name}")
         if self.window < 1:
             raise PolicyError(f"prefetch policy oracle: window is {self.window}, expected at least 1")
         return OracleState(future.keys, future.event_offsets, alloc.ints(1, -1), self.window)
