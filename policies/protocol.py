@@ -216,7 +216,7 @@ class AdmissionPolicy(Policy, ABC):
         """Swaps to make between two passes, written into `newcomers` and `victims` (-1: a free slot); how many.
 
         A victim leaves at once; its newcomer counts as resident when the copy has landed. Not called while copies
-        of the last swaps are under way.
+        of the last swaps are under way: a policy with a period counts passes in `learn`.
         """
         return 0
 

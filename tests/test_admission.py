@@ -134,16 +134,23 @@ class Adaptive:
         self.pool = pool(**shape)
         self.state = self.policy.start(self.pool, Lists)
         self.resident = [int(key in resident) for key in range(self.pool.keys)]
+        self.number = 0
 
     def use(self, counts, phase: int = 1) -> None:
+        """Events of the current pass."""
         for key, rows in counts.items():
-            self.policy.learn(self.state, event([key], rows=[rows], phase=phase, layer=key // self.pool.experts))
+            layer = key // self.pool.experts
+            happening = event([key], rows=[rows], phase=phase, layer=layer, passing=self.number)
+            self.policy.learn(self.state, happening)
 
-    def swaps(self, rounds: int) -> list[tuple[int, int]]:
+    def swaps(self, passes: int, phase: int = 1) -> list[tuple[int, int]]:
+        """What is asked for at the end of the last of so many passes."""
         come, go = [0] * self.pool.keys, [0] * self.pool.keys
         n = 0
-        for number in range(rounds):
-            n = self.policy.pass_done(self.state, number, self.resident, come, go)
+        for _ in range(passes):
+            self.policy.learn(self.state, event([], phase=phase, passing=self.number))
+            n = self.policy.pass_done(self.state, self.number, self.resident, come, go)
+            self.number += 1
         return list(zip(come[:n], go[:n], strict=True))
 
 
@@ -158,7 +165,7 @@ def test_swaps_pair_the_hottest_with_the_coldest():
 def test_swaps_happen_every_fourth_round_and_prompts_count_for_nothing():
     tier = Adaptive("strata-adaptive", {0, 1, 2})
     tier.use({3: 50}, phase=0)
-    assert tier.swaps(8) == []  # only a prompt so far: not even a round
+    assert tier.swaps(7, phase=0) == []  # only a prompt so far: not even a round
     tier.use({3: 5})
     assert tier.swaps(3) == []
     assert tier.swaps(1) == [(3, 0)]
@@ -194,16 +201,30 @@ def test_a_newcomer_is_seen_when_its_copy_has_landed():
         replay(trace, "lru", Capacity(total_bytes=1), lag_passes=0)
 
 
-def test_while_copies_are_on_their_way_the_policy_is_not_asked():
-    """Every pass would swap; with a lag of three only every third does."""
+def eager_swaps(every: int, lag: int) -> int:
+    """Swaps in twelve passes that want two experts by turns and would swap at each update."""
     builder = TraceBuilder(ModelGeometry("two", (0,), 2, 1, (1,), (1,)))
     for number in range(12):
         builder.begin_pass(Phase.DECODE)
         builder.row(0, [number % 2])
-    trace = builder.build()
-    eager = "strata-adaptive:every=1,min_usage=0,min_gain=-99,decay=0"
-    swaps = [
-        replay(trace, "lru", Capacity(total_bytes=1), admission=eager, lag_passes=lag).admitted_bytes
-        for lag in (1, 3)
-    ]
-    assert swaps == [12, 4]
+    eager = f"strata-adaptive:every={every},min_usage=0,min_gain=-99,decay=0"
+    room = Capacity(total_bytes=1)
+    return replay(builder.build(), "lru", room, admission=eager, lag_passes=lag).admitted_bytes
+
+
+def test_while_copies_are_on_their_way_the_policy_is_not_asked():
+    """Every pass would swap; with a lag of three only every third does."""
+    assert [eager_swaps(1, lag) for lag in (1, 3)] == [12, 4]
+
+
+def test_copies_on_their_way_do_not_move_the_period():
+    """Updates are due after passes 1, 3, 5 ...: a lag of two passes makes none late, one of three every second."""
+    assert [eager_swaps(2, lag) for lag in (1, 2, 3)] == [6, 6, 3]
+
+
+def test_a_pass_without_events_makes_no_update():
+    tier = Adaptive("strata-adaptive", {0, 1, 2})
+    tier.use({3: 5})
+    assert tier.swaps(4) == [(3, 0)]
+    come, go = [0] * 6, [0] * 6
+    assert tier.policy.pass_done(tier.state, tier.number, tier.resident, come, go) == 0

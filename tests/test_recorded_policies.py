@@ -116,7 +116,6 @@ def test_a_later_arrival_costs_hits(recorded):
     assert late.phases["decode"].distinct_hits < soon.phases["decode"].distinct_hits
 
 
-@pytest.mark.xfail(strict=True, reason="rounds with copies on their way are not counted, so the period stretches")
 def test_a_later_arrival_does_not_change_the_swaps(recorded):
     soon, late = later_arrivals(recorded)
     assert late.admitted_bytes == soon.admitted_bytes

@@ -7,7 +7,8 @@
                `min_gain` more; of all layers' pairs the `swaps` with most gain are made; then usage x `decay`
 
 Free room of a layer's scope is filled first, without a victim (`fill_free`). Ties: lower layer, lower expert. A
-round is a decode or verify pass. Usage outlives requests.
+round is a decode or verify pass, whether or not copies are under way: a late copy may cost an update, but does not
+move the period. Usage outlives requests.
 Source: Niko1221/Strata, adaptive tier (every 4, 2.0, 1.5, 96, 0.7), as in its source.
 """
 
@@ -25,7 +26,7 @@ class AdaptiveState(NamedTuple):
 
     usage: Floats
     rounds: Ints
-    """[rounds seen, phase of the last event]."""
+    """[rounds begun, pass of the last one]."""
     taken: Ints
     """(keys,) 1: already in a pair of this period."""
     candidate: Ints
@@ -65,9 +66,11 @@ class StrataAdaptive(AdmissionPolicy):
         """No usage."""
         if self.every < 1 or self.swaps < 0:
             raise PolicyError("policy strata-adaptive: every must be at least 1 and swaps not negative")
+        rounds = alloc.ints(2)
+        rounds[1] = -1
         return AdaptiveState(
             alloc.floats(pool.keys),
-            alloc.ints(2),
+            rounds,
             alloc.ints(pool.keys),
             alloc.ints(pool.layers),
             alloc.ints(pool.layers),
@@ -86,9 +89,11 @@ class StrataAdaptive(AdmissionPolicy):
 
     @staticmethod
     def learn(state: AdaptiveState, event: Event) -> None:
-        """Count rows."""
-        state.rounds[1] = event.phase
+        """Count rounds and rows."""
         if event.phase != 0:
+            if event.pass_index != state.rounds[1]:
+                state.rounds[0] += 1
+                state.rounds[1] = event.pass_index
             for i in range(len(event.keys)):
                 state.usage[event.keys[i]] += float(event.rows[i])
 
@@ -102,10 +107,7 @@ class StrataAdaptive(AdmissionPolicy):
         state: AdaptiveState, pass_index: int, resident: Sequence[int], newcomers: Ints, victims: Ints
     ) -> int:
         """The best pairs over all layers; a layer's gains fall from pair to pair, so its next one is enough."""
-        if state.rounds[1] == 0:
-            return 0
-        state.rounds[0] += 1
-        if state.rounds[0] % state.every != 0:
+        if state.rounds[1] != pass_index or state.rounds[0] % state.every != 0:
             return 0
         for scope in range(len(state.free)):
             state.free[scope] = state.capacity[scope]
