@@ -40,6 +40,9 @@ class EnginePreset(BaseModel):
     copy_order
         `urgent`: demands overtake what is copied ahead, and stale prefetches are dropped; `asked`: copies go in
         the order asked for and none is taken back, as in a stream of the card.
+    reads
+        Who reads an expert that is not in memory: the `drive`, and the copy follows; or the `link`,
+        whose engine is then a thread that reads files: it does nothing else meanwhile, and no copy follows.
     pcie_share
         Share of a layer's misses that `hybrid` fetches, the last in routing order; `balanced` takes
         link / (link + CPU) rates.
@@ -84,6 +87,7 @@ class EnginePreset(BaseModel):
     overlap: bool = True
     copy_unit: Literal["expert", "layer"] = "expert"
     copy_order: Literal["urgent", "asked"] = "urgent"
+    reads: Literal["drive", "link"] = "drive"
     pcie_share: Quantity | Literal["balanced"] = "balanced"
     pcie_full_gb_per_s: Quantity | None = None
     pcie_per_layer: Quantity | None = None

@@ -212,3 +212,22 @@ def test_fixed_costs_of_a_layer_show_with_no_bytes_moved():
     result = simulate(trace, RunSpec(("rtx-5070",), Capacity(slots_per_layer=2), engine="ncmoe", placement="full"))
     assert cause(result, "sync") == 48 * 118_000
     assert sum(result.link_bytes.values()) == 0
+
+
+def test_a_link_that_reads_files_does_one_thing_after_another():
+    """Two misses on the disk: reads and copies in turn; a drive of its own reads while the link copies."""
+    trace = trace_of([[[0, 1]], [[2, 3]], [[0, 1]]])
+    preset = load_engine("generic").model_copy(update={"copy_unit": "layer", "copy_order": "asked"})
+    spec = RunSpec(("rtx-5060ti",), Capacity(slots_per_layer=2), miss="fetch", host="mmap", start="cold")
+    runs = {
+        reads: simulate(trace, spec, preset=preset.model_copy(update={"reads": reads}))
+        for reads in ("drive", "link")
+    }
+    nbytes = trace.geometry.expert_bytes[0]
+    pages = -(-nbytes // MACHINE.disk.page_bytes.count) * MACHINE.disk.page_bytes.count
+    copy = -(-nbytes * 1000 // MACHINE.link.h2d_pageable_mb_per_s)
+    read = MACHINE.disk.latency_ns - (-pages * 1000 // MACHINE.disk.read_ahead_mb_per_s)
+    cold, _, warm = (int(ns) for ns in runs["link"].pass_ns)
+    assert cold - warm == 2 * read, "the third pass finds the file in memory"
+    assert int(runs["drive"].pass_ns[0]) == cold - copy, "the first copy is hidden behind the second read"
+    assert runs["link"].link_bytes["disk"] == runs["drive"].link_bytes["disk"] == 4 * pages

@@ -63,11 +63,20 @@ class Disk:
         else:
             self.queue.append(read)
 
+    def alone_ns(self, nbytes: int) -> int:
+        """Time of a read that has the drive to itself."""
+        return self.latency_ns - (-nbytes * 1000 // self.lane_mb_per_s)
+
+    def book(self, nbytes: int) -> int:
+        """Count a read that another channel carries out, and say how long the drive takes for it."""
+        self.nbytes += nbytes
+        self.reads += 1
+        return self.alone_ns(nbytes)
+
     def _begin(self, read: Read) -> None:
         self.active += 1
         read.began = self.net.env.now
-        solo_ns = self.latency_ns - (-read.nbytes * 1000 // self.lane_mb_per_s)
-        self.net.start(solo_ns, self.lane_mb_per_s, self.servers, lambda: self._ended(read))
+        self.net.start(self.alone_ns(read.nbytes), self.lane_mb_per_s, self.servers, lambda: self._ended(read))
 
     def _ended(self, read: Read) -> int:
         self.active -= 1

@@ -48,6 +48,8 @@ class Transfers:
         Receives a slice for every transfer, or None.
     in_order
         Copies to the card go as they were asked for.
+    link_reads
+        A copy of an expert on the disk is its read: one transfer of the copy engine, as long as both.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Transfers:
         is_stale: Callable[[int], bool],
         timeline: Timeline | None,
         in_order: bool = False,
+        link_reads: bool = False,
     ) -> None:
         self.env = env
         self.sizes = sizes
@@ -91,6 +94,7 @@ class Transfers:
         self.cpu = CpuPool(self.net, (DRAM_SERVER,))
         self.disk = Disk(self.net, DISK_SERVER, lanes, host.disk.latency_ns, lane_rate, host.disk.page_bytes.count)
         self.host = Host(host_plan, sizes, page_cache, self.disk)
+        self.link_reads = link_reads
         self.h2d_rate = [(card.link.h2d_mb_per_s, card.link.h2d_pageable_mb_per_s) for card in machine.cards]
         self.d2h_rate = [card.link.d2h_mb_per_s for card in machine.cards]
         self.submit_ns = [card.link.submit_ns for card in machine.cards]
@@ -134,7 +138,10 @@ class Transfers:
     def submit(self, batch: Batch, source: int) -> None:
         """Queue a batch whose experts lie at `source`."""
         engine = self.h2d[self.card_of[batch.keys[0]]]
-        if source == DISK:
+        if source == DISK and self.link_reads:
+            batch.solo_ns[0] += self.host.read_by_link(batch.keys[0])
+            engine.submit(batch)
+        elif source == DISK:
             self.host.read(batch.keys[0], lambda: engine.submit(batch))
         else:
             engine.submit(batch)

@@ -133,7 +133,7 @@ class SimPyEngine:
         card_of = [card for card in machine.layer_card for _ in range(geometry.experts)]
         self.transfers = Transfers(
             self.env, machine, list(cache.pool.size_of), card_of, host_plan, page_cache, self._is_stale, timeline,
-            in_order=preset.copy_order == "asked",
+            in_order=preset.copy_order == "asked", link_reads=preset.reads == "link",
         )  # fmt: skip
         self.served_distinct = [[0] * len(TIERS) for _ in PHASES]
         self.served_routed = [[0] * len(TIERS) for _ in PHASES]

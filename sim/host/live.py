@@ -61,6 +61,12 @@ class Host:
         for _ in range(slices):
             self.disk.submit(Read(key, nbytes, landed))
 
+    def read_by_link(self, key: int) -> int:
+        """The copy engine reads `key` itself: ns that this adds to the copy. Who asks later stands behind it."""
+        assert self.cache is not None
+        self.cache.insert(self._page + key, self.sizes[key])
+        return self.disk.book(-(-self.sizes[key] // self.disk.page_bytes) * self.disk.page_bytes)
+
     def warm(self, key: int) -> bool:
         """Ask for pages of `key` ahead of need, as a look-ahead does; False if nothing is to be read."""
         if self.source_of[key] != PAGE_CACHE or key in self._reading:
