@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from hwmodels.errors import HardwareError
 from hwmodels.quantity import Count, FamilyRates, Positive, Quantity, Rate, Section, Share, Whole
@@ -19,7 +19,11 @@ ExpertSource = Literal["pinned", "pageable", "page_cache", "budget", "assembled"
 
 
 class Gpu(Section):
-    """The card. Rates are what kernels reach, not the data sheet's bandwidth (kept in `mem_gb_per_s`)."""
+    """The card. Rates are what kernels reach, not the data sheet's bandwidth (kept in `mem_gb_per_s`).
+
+    `group_us_by_bytes` are measured times of one group of experts by its bytes, launch included: straight lines
+    between them, the first one's time below it, `expert_gb_per_s` beyond the last.
+    """
 
     name: str
     compute_capability: str
@@ -33,6 +37,7 @@ class Gpu(Section):
     launch_us: Quantity
     sync_us: Quantity
     sm_x_ghz: Positive | None = None
+    group_us_by_bytes: dict[int, Quantity] = Field(default_factory=dict)
 
     vram_total_bytes: ClassVar[Whole] = Whole()
     vram_usable_bytes: ClassVar[Whole] = Whole()
@@ -41,6 +46,19 @@ class Gpu(Section):
     compute_flop_per_ns: ClassVar[Whole] = Whole()
     launch_ns: ClassVar[Whole] = Whole()
     sync_ns: ClassVar[Whole] = Whole()
+
+    @property
+    def group_points(self) -> list[tuple[int, int]]:
+        """(bytes, ns) of `group_us_by_bytes`, bytes ascending."""
+        return [(nbytes, round(q.value * 1000)) for nbytes, q in sorted(self.group_us_by_bytes.items())]
+
+    @field_validator("group_us_by_bytes")
+    @classmethod
+    def _more_takes_longer(cls, points: dict[int, Quantity]) -> dict[int, Quantity]:
+        values = [q.value for _, q in sorted(points.items())]
+        if values != sorted(values) or min(points, default=1) < 1:
+            raise ValueError("bytes must be above 0, and more of them may not take less time")
+        return points
 
 
 class Link(Section):

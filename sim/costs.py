@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ class Costs:
         Operations of one row of it, 0 if the model's weights are not counted.
     flop_per_ns, expert_mb_per_s, expert_launch_ns, sync_ns : (C,)
         Of each card.
+    group_points : (C,)
+        (bytes, ns) of groups of experts that were measured, bytes ascending; may be empty.
     expert_flop
         Operations of one row through one expert, 0 if unknown.
     cpu_ns : (sources, L), cpu_mb_per_s : (sources,)
@@ -41,6 +44,7 @@ class Costs:
     flop_per_ns: list[int]
     expert_mb_per_s: list[int]
     expert_launch_ns: list[int]
+    group_points: list[list[tuple[int, int]]]
     sync_ns: list[int]
     expert_flop: int
     cpu_ns: list[list[int]]
@@ -78,6 +82,7 @@ class Costs:
             flop_per_ns=[card.gpu.compute_flop_per_ns for card in cards],
             expert_mb_per_s=[card.gpu.expert_gb_per_s.mb_per_s(family) for card in cards],
             expert_launch_ns=[round(preset.expert_launches.value * ns) for ns in launch],
+            group_points=[card.gpu.group_points for card in cards],
             sync_ns=[card.gpu.sync_ns for card in cards],
             expert_flop=2 * geometry.expert_params,
             cpu_ns=[[ns_for_bytes(nbytes, rate) for nbytes in geometry.expert_bytes] for rate in rates],
@@ -96,9 +101,22 @@ class Costs:
         return read if rows == 1 else max(read, rows * self.dense_flop[layer] // self.flop_per_ns[card])
 
     def experts(self, card: int, nbytes: int, rows: int) -> int:
-        """One group of experts on a card: launches and the larger of bytes and arithmetic."""
-        read = -(-nbytes * 1000 // self.expert_mb_per_s[card])
-        return self.expert_launch_ns[card] + max(read, rows * self.expert_flop // self.flop_per_ns[card])
+        """One group of experts on a card: launches and the larger of bytes and arithmetic, or as measured."""
+        launch, compute = self.expert_launch_ns[card], rows * self.expert_flop // self.flop_per_ns[card]
+        if points := self.group_points[card]:
+            return max(self._measured(points, card, nbytes), launch + compute)
+        return launch + max(-(-nbytes * 1000 // self.expert_mb_per_s[card]), compute)
+
+    def _measured(self, points: list[tuple[int, int]], card: int, nbytes: int) -> int:
+        """Time of a group by its bytes: lines between points, flat before the first, the rate after the last."""
+        after = bisect_right(points, (nbytes, 0))
+        if after == 0:
+            return points[0][1]
+        x0, y0 = points[after - 1]
+        if after == len(points):
+            return y0 - (-(nbytes - x0) * 1000 // self.expert_mb_per_s[card])
+        x1, y1 = points[after]
+        return y0 + (nbytes - x0) * (y1 - y0) // (x1 - x0)
 
     def cpu(self, source: int, layer: int, rows: int) -> int:
         """One expert on the CPU pool."""

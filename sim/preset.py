@@ -64,12 +64,18 @@ class EnginePreset(BaseModel):
         What each row of a verify window after the first adds to a layer's mixer.
     draft_us
         One draft token of a window: a window of T rows has T - 1.
+    start_us
+        Host time to launch one group of experts: CPU work of the same layer begins after it.
     send_us
-        Host time to send a layer's demand copies out of page-locked memory, before residents are launched and CPU
-        work begins.
+        Host time to send copies when the router is known (demands out of page-locked memory, prefetches), before
+        residents are launched and CPU work begins.
     ahead_us
-        Host time to send a layer's copies for later (prefetches, fills): the next layer begins after it, unless
-        the card had as much to do meanwhile.
+        Host time to send copies for later (prefetches, fills) when a layer is done: the next layer begins after
+        it, unless the card had as much to do meanwhile.
+    copy_us
+        What each copy adds to `send_us` and `ahead_us`; demands reach an idle link so much later.
+    beside_us
+        What a layer takes longer if the card's link is copying when it begins.
     adapt_waits
         Whether the next pass waits for the exchange copies of a periodic policy.
     policy
@@ -101,8 +107,11 @@ class EnginePreset(BaseModel):
     pass_us: Quantity
     row_us: Quantity | None = None
     draft_us: Quantity | None = None
+    start_us: Quantity | None = None
     send_us: Quantity | None = None
     ahead_us: Quantity | None = None
+    copy_us: Quantity | None = None
+    beside_us: Quantity | None = None
     policy: dict[Literal["eviction", "admission", "placement", "scope", "host"], str] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
 
@@ -132,24 +141,44 @@ class EnginePreset(BaseModel):
         return round(self.draft_us.value * 1000) if self.draft_us else 0
 
     @cached_property
+    def start_ns(self) -> int:
+        """Launching a group of experts."""
+        return round(self.start_us.value * 1000) if self.start_us else 0
+
+    @cached_property
     def send_ns(self) -> int:
-        """Sending demand copies, a layer."""
+        """Sending copies when the router is known, a layer."""
         return round(self.send_us.value * 1000) if self.send_us else 0
 
     @cached_property
     def ahead_ns(self) -> int:
-        """Sending copies for later, a layer."""
+        """Sending copies when a layer is done."""
         return round(self.ahead_us.value * 1000) if self.ahead_us else 0
+
+    @cached_property
+    def copy_ns(self) -> int:
+        """Sending one copy more."""
+        return round(self.copy_us.value * 1000) if self.copy_us else 0
+
+    @cached_property
+    def beside_ns(self) -> int:
+        """A layer that begins beside a copy."""
+        return round(self.beside_us.value * 1000) if self.beside_us else 0
 
     def fetched(self, n: int, link_mb_per_s: int, cpu_mb_per_s: int) -> int:
         """How many of `n` misses of a layer `hybrid` fetches: a whole number of 256ths of them, rounded down."""
         if self.pcie_share == "balanced":
             return n * link_mb_per_s // (link_mb_per_s + cpu_mb_per_s)
+        count = n * self.share_256ths(link_mb_per_s) // 256
+        return count if self.pcie_per_layer is None else min(count, self.pcie_per_layer.count)
+
+    def share_256ths(self, link_mb_per_s: int) -> int:
+        """The fixed share of misses that `hybrid` fetches over a link of this rate."""
+        assert self.pcie_share != "balanced"
         share = self.pcie_share.value
         if self.pcie_full_gb_per_s is not None:
             share *= min(1.0, link_mb_per_s / 1000 / self.pcie_full_gb_per_s.value)
-        count = n * int(256 * share) // 256
-        return count if self.pcie_per_layer is None else min(count, self.pcie_per_layer.count)
+        return int(256 * share)
 
 
 def list_engines() -> list[str]:

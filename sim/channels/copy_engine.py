@@ -34,11 +34,13 @@ class Batch:
         When the engine wanted them (ns); bytes on the disk are submitted later.
     on_landed
         Called with the batch and a position at each landing, and with -1 if the batch is cancelled.
+    host_ns
+        Host time to send the batch; an idle engine waits for it.
     """
 
     __slots__ = (
-        "asked", "began", "deadline", "keys", "landed", "mb_per_s", "nbytes", "on_landed", "priority", "solo_ns",
-        "state", "submitted",
+        "asked", "began", "deadline", "host_ns", "keys", "landed", "mb_per_s", "nbytes", "on_landed", "priority",
+        "solo_ns", "state", "submitted",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +53,7 @@ class Batch:
         deadline: int,
         asked: int,
         on_landed: Callable[[Batch, int], None],
+        host_ns: int = 0,
     ) -> None:
         self.keys = keys
         self.nbytes = nbytes
@@ -60,6 +63,7 @@ class Batch:
         self.deadline = deadline
         self.asked = asked
         self.on_landed = on_landed
+        self.host_ns = host_ns
         self.landed = 0
         """Copies that have landed: the first so many."""
         self.state = WAITING
@@ -124,7 +128,7 @@ class CopyEngine:
         if self.current is None:
             following = self._next()
             if following is not None:
-                self._begin(following, self.set_up_ns)
+                self._begin(following, self.set_up_ns + following.host_ns)
 
     def promote(self, batch: Batch, priority: int) -> None:
         """Move a batch that is not in service to the end of a more urgent class."""

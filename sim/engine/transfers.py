@@ -7,7 +7,7 @@ from typing import Any
 
 from hwmodels.profile import Disk as DiskProfile
 from policies.protocol import NEVER
-from sim.channels import ADAPT, Batch, CopyEngine, CpuPool, Disk, SharedNet
+from sim.channels import ADAPT, DEMAND, Batch, CopyEngine, CpuPool, Disk, SharedNet
 from sim.host import DISK, PINNED, Host, HostPlan
 from sim.machine import Machine
 from sim.page_cache import PageCache
@@ -29,6 +29,20 @@ def drive_rates(disk: DiskProfile, access: str) -> tuple[int, int, int]:
     return 1, rate, rate
 
 
+def shared_servers(machine: Machine, drive_mb_per_s: int) -> tuple[list[int], list[int]]:
+    """Rates of all servers (DRAM, the drive, root ports), and of each card the server of its port or -1."""
+    rates = [machine.host.dram.shared_mb_per_s, drive_mb_per_s]
+    ports: dict[str, int] = {}
+    port_of = []
+    for card in machine.cards:
+        port = card.link.root_port
+        if port is not None and port not in ports:
+            ports[port] = len(rates)
+            rates.append(card.link.root_port_mb_per_s)
+        port_of.append(-1 if port is None else ports[port])
+    return rates, port_of
+
+
 class Transfers:
     """Channels of a machine.
 
@@ -48,6 +62,8 @@ class Transfers:
         Receives a slice for every transfer, or None.
     in_order
         Copies to the card go as they were asked for.
+    copy_ns
+        Host time to send each copy of a demand out of page-locked memory.
     link_reads
         A copy of an expert on the disk is its read: one transfer of the copy engine, as long as both.
     """
@@ -64,24 +80,15 @@ class Transfers:
         timeline: Timeline | None,
         in_order: bool = False,
         link_reads: bool = False,
+        copy_ns: int = 0,
     ) -> None:
         self.env = env
         self.sizes = sizes
         self.card_of = card_of
         host = machine.host
         lanes, lane_rate, drive_rate = drive_rates(host.disk, host_plan.access)
-        capacities = [host.dram.shared_mb_per_s, drive_rate]
-        ports: dict[str, int] = {}
-        links = []
-        for card in machine.cards:
-            servers = [DRAM_SERVER]
-            port = card.link.root_port
-            if port is not None:
-                if port not in ports:
-                    ports[port] = len(capacities)
-                    capacities.append(card.link.root_port_mb_per_s)
-                servers.append(ports[port])
-            links.append(servers)
+        capacities, ports = shared_servers(machine, drive_rate)
+        links = [[DRAM_SERVER] if port < 0 else [DRAM_SERVER, port] for port in ports]
         self.net = SharedNet(env, capacities)
         self.h2d = [
             CopyEngine(self.net, servers, card.link.copy_t0_ns, is_stale, f"H2D card {number}", in_order)
@@ -95,6 +102,7 @@ class Transfers:
         self.disk = Disk(self.net, DISK_SERVER, lanes, host.disk.latency_ns, lane_rate, host.disk.page_bytes.count)
         self.host = Host(host_plan, sizes, page_cache, self.disk)
         self.link_reads = link_reads
+        self.copy_ns = copy_ns
         self.h2d_rate = [(card.link.h2d_mb_per_s, card.link.h2d_pageable_mb_per_s) for card in machine.cards]
         self.d2h_rate = [card.link.d2h_mb_per_s for card in machine.cards]
         self.submit_ns = [card.link.submit_ns for card in machine.cards]
@@ -133,7 +141,8 @@ class Transfers:
         sizes, floor = self.sizes, self.submit_ns[card]
         nbytes = [sizes[key] for key in keys]
         solo_ns = [max(-(-n * 1000 // rate), floor) for n in nbytes]
-        return Batch(keys, nbytes, solo_ns, rate, priority, deadline, self.env.now, on_landed)
+        host_ns = len(keys) * self.copy_ns if priority == DEMAND and source == PINNED else 0
+        return Batch(keys, nbytes, solo_ns, rate, priority, deadline, self.env.now, on_landed, host_ns)
 
     def submit(self, batch: Batch, source: int) -> None:
         """Queue a batch whose experts lie at `source`."""

@@ -133,7 +133,7 @@ class SimPyEngine:
         card_of = [card for card in machine.layer_card for _ in range(geometry.experts)]
         self.transfers = Transfers(
             self.env, machine, list(cache.pool.size_of), card_of, host_plan, page_cache, self._is_stale, timeline,
-            in_order=preset.copy_order == "asked", link_reads=preset.reads == "link",
+            in_order=preset.copy_order == "asked", link_reads=preset.reads == "link", copy_ns=preset.copy_ns,
         )  # fmt: skip
         self.served_distinct = [[0] * len(TIERS) for _ in PHASES]
         self.served_routed = [[0] * len(TIERS) for _ in PHASES]
@@ -234,6 +234,8 @@ class SimPyEngine:
         dense, sync = costs.dense(layer, card, n_rows), costs.sync_ns[card] + self.preset.plan_ns
         if phase != PREFILL:
             dense += (n_rows - 1) * self.preset.row_ns
+        if self.transfers.h2d[card].current is not None:
+            sync += self.preset.beside_ns
         yield env.timeout(dense + sync)
         causes[DENSE] += dense
         causes[SYNC] += sync
@@ -251,15 +253,17 @@ class SimPyEngine:
         event = Event(number, pass_index, layer, offset, keys, rows, hits, phase, request)
         plan = self._decide(event, card, phase)
         prefetch = self.policies.prefetch
-        sending = self.preset.send_ns if plan.sends else 0
+        preset, stats = self.preset, self.slots.stats
+        sending = preset.send_ns + plan.sends * preset.copy_ns if plan.sends else 0
         if prefetch.at_router:
-            issued = self.slots.stats.issued
+            issued = stats.issued
             yield from self._predict(event, number)
-            sending += self.preset.ahead_ns if self.slots.stats.issued > issued else 0
+            if stats.issued > issued:
+                sending += preset.send_ns + (stats.issued - issued) * preset.copy_ns
         if sending:
             yield from self._send(sending)
         host_free = env.now
-        cpu_work = self._cpu_segments(plan.cpu, layer) if plan.cpu else []
+        cpu_work = self._cpu_segments(plan, layer) if plan.cpu else []
         if cpu_work and self.preset.overlap:
             self.transfers.cpu.run(cpu_work)
 
@@ -286,13 +290,13 @@ class SimPyEngine:
         if plan.fills:
             self._fill(plan.fills)
         prefetch.learn(self._prefetch, event)
-        issued = self.slots.stats.issued
+        issued = stats.issued
         if prefetch.at_layer or (prefetch.at_pass and layer == self.trace.geometry.n_layers - 1):
             yield from self._predict(event, number + 1)
-        if self.preset.ahead_ns and (plan.fills or self.slots.stats.issued > issued):
+        if later := len(plan.fills) + stats.issued - issued:
             # With nothing of its own to compute the host has sent while the card was busy.
             began = env.now if cpu_work else host_free
-            if (left := began + self.preset.ahead_ns - env.now) > 0:
+            if (left := began + preset.ahead_ns + later * preset.copy_ns - env.now) > 0:
                 yield from self._send(left)
 
     def _send(self, ns: int) -> Steps:
@@ -475,7 +479,7 @@ class SimPyEngine:
             routed[tier] += rows
         if now:
             plan.waits += self._demand(now, now_rows)
-            plan.sends = any(source == PINNED for _, source in now)
+            plan.sends = sum(source == PINNED for _, source in now)
 
     def _waits_for(self, batch: Batch) -> bool:
         """Whether an expert under way is waited for; adaptive swaps and `miss` engines use the CPU meanwhile."""
@@ -493,12 +497,12 @@ class SimPyEngine:
         last = list(zip(missing, sources, strict=True))[len(missing) - n :]
         return {i for i, source in last if source == PINNED or not self.preset.pcie_pinned_only}
 
-    def _cpu_segments(self, work: list[tuple[int, int, int]], layer: int) -> list[Segment]:
+    def _cpu_segments(self, plan: _Plan, layer: int) -> list[Segment]:
         """Work of the CPU pool: what is in memory, by source, then what comes from the disk, one by one."""
         costs, sizes = self.costs, self.slots.sizes
         totals = [[0, 0] for _ in SOURCES]
         late: list[Segment] = []
-        for key, source, rows in work:
+        for key, source, rows in plan.cpu:
             if source == DISK:
                 ns = costs.cpu(PAGE_CACHE, layer, rows)
                 segment = Segment(sizes[key], ns, costs.cpu_mb_per_s[PAGE_CACHE], False, "experts from disk")
@@ -517,7 +521,8 @@ class SimPyEngine:
             if nbytes
         ]
         segments += late
-        segments[0].solo_ns += costs.dispatch_ns
+        launched = (plan.hit_bytes > 0) + bool(plan.waits) if self.preset.overlap else 0
+        segments[0].solo_ns += costs.dispatch_ns + launched * self.preset.start_ns
         return segments
 
     # ---- copies --------------------------------------------------------------------------------
@@ -594,7 +599,7 @@ class _Plan:
         self.deferred: list[tuple[int, int]] = []
         """(key, source) of the next wave: members of the event leave for them."""
         self.deferred_rows: list[int] = []
-        self.sends = False
-        """Whether copies out of page-locked memory are asked for."""
+        self.sends = 0
+        """Copies out of page-locked memory that are asked for."""
         self.fills: list[int] = []
         """Served by the CPU now, copied into a slot afterwards."""

@@ -1,0 +1,136 @@
+"""What a calibrated profile and preset add to the timed engine: unset changes nothing, more is never faster."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hwmodels.errors import HardwareError
+from hwmodels.quantity import Quantity
+from hwmodels.registry import load_profile
+from policies.prefetch.oracle import Oracle
+from sim.costs import Costs
+from sim.pool import Capacity
+from sim.preset import load_engine
+from sim.result import EXPERTS, SYNC
+from sim.run import RunSpec, simulate
+from tests.test_engine import check_laws, geometry, random_trace, trace_of
+
+TERMS = ("start_us", "send_us", "ahead_us", "copy_us", "beside_us")
+PRESET = load_engine("generic").model_copy(update={"copy_unit": "layer", "copy_order": "asked", "fill": False})
+
+
+def us(value):
+    return Quantity(value=value, kind="measured", source="a test")
+
+
+def run(trace, changes=None, machine="rtx-5070", **spec):
+    choices = RunSpec((machine,), Capacity(slots_per_layer=spec.pop("slots", 4)), **spec)
+    return simulate(trace, choices, preset=PRESET.model_copy(update=changes or {}))
+
+
+def longer(trace, changes, **spec):
+    """How much longer a run takes with the changes, ns."""
+    found = run(trace, changes, **spec)
+    check_laws(trace, found)
+    return found.total_ns - run(trace, **spec).total_ns
+
+
+SPECS = [
+    {"miss": "fetch"},
+    {"miss": "cpu"},
+    {"miss": "hybrid"},
+    {"miss": "stream"},
+    {"miss": "fetch", "prefetch": "oracle:window=1"},
+    {"miss": "fetch", "prefetch": "oracle:window=3"},
+]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("term", TERMS)
+def test_nothing_is_nothing_and_more_is_never_faster(term, spec):
+    trace = random_trace(11, tokens=20, experts=12, top_k=3)
+    without = run(trace, **spec)
+    assert run(trace, {term: us(0.0)}, **spec).pass_ns.tolist() == without.pass_ns.tolist()
+    # A little later may be a little sooner, where copies and CPU share the memory; much later never is.
+    assert run(trace, {term: us(300.0)}, **spec).total_ns >= without.total_ns
+
+
+def test_launching_residents_delays_the_cpu_and_nobody_else():
+    # A resident and one on the CPU: the pool is the longer branch.
+    trace = trace_of([[[0, 1]], [[0, 5]]], geometry(1))
+    spec = {"miss": "cpu", "eviction": "static", "placement": "hindsight", "slots": 2}
+    assert longer(trace, {"start_us": us(7.0)}, **spec) == 7_000
+    assert longer(trace, {"start_us": us(7.0)}, miss="fetch", slots=2) == 0
+    serial = {"overlap": False}
+    assert run(trace, serial | {"start_us": us(7.0)}, **spec).total_ns == run(trace, serial, **spec).total_ns
+
+
+def test_each_demand_of_a_layer_lands_later_by_the_host_time_of_all():
+    trace = trace_of([[[0, 1, 2]]], geometry(1, top_k=3))
+    assert longer(trace, {"copy_us": us(5.0)}, miss="fetch") == 15_000
+    assert longer(trace, {"copy_us": us(5.0)}, miss="fetch", host="arena:pin=none") == 0, "sent by the copy itself"
+
+
+def test_a_layer_that_begins_beside_a_copy_takes_longer():
+    trace = trace_of([[[0, 1], [2, 3], [4, 5]]] * 2)
+    spec = {"miss": "fetch", "prefetch": "oracle:window=1", "slots": 2}
+    plain, beside = run(trace, **spec), run(trace, {"beside_us": us(9.0)}, **spec)
+    extra = beside.pass_causes[:, SYNC].sum() - plain.pass_causes[:, SYNC].sum()
+    assert extra > 0
+    assert extra % 9_000 == 0
+    assert longer(trace, {"beside_us": us(9.0)}, miss="fetch", slots=2) == 0, (
+        "demands are over when a layer begins"
+    )
+
+
+@pytest.mark.parametrize("at_router", [True, False])
+def test_what_is_sent_at_the_router_costs_what_demands_cost_and_later_copies_their_own(monkeypatch, at_router):
+    monkeypatch.setattr(Oracle, "at_router", at_router)
+    monkeypatch.setattr(Oracle, "at_layer", not at_router)
+    trace = random_trace(5, tokens=20, layers=4, experts=16)
+    spec = {"miss": "cpu", "prefetch": "oracle", "slots": 6}
+    assert (longer(trace, {"send_us": us(500.0)}, **spec) > 0) == at_router
+    assert (longer(trace, {"ahead_us": us(500.0)}, **spec) > 0) != at_router
+
+
+TABLE = """
+base = "rtx-5070"
+name = "tabled"
+summary = "of a test"
+[gpu.group_us_by_bytes]
+1000000 = {{ value = {0}, kind = "measured", source = "a test" }}
+2000000 = {{ value = {1}, kind = "measured", source = "a test" }}
+4000000 = {{ value = {2}, kind = "measured", source = "a test" }}
+"""
+
+
+def test_a_measured_group_costs_what_was_measured(tmp_path):
+    path = tmp_path / "tabled.toml"
+    path.write_text(TABLE.format(20.0, 21.0, 40.5))
+    residents = {"eviction": "static", "placement": "hindsight", "machine": str(path), "slots": 6}
+    found = [
+        int(run(trace_of([[list(range(n))]], geometry(1, top_k=n)), **residents).pass_causes[0, EXPERTS])
+        for n in (1, 2, 3, 4, 5)
+    ]
+    rate = load_profile(str(path)).gpu.expert_gb_per_s.mb_per_s("q4")
+    assert found == [20_000, 21_000, 30_750, 40_500, 40_500 - (-1_000_000 * 1000 // rate)]
+
+
+@given(st.lists(st.integers(1, 10**8), min_size=2, max_size=30))
+def test_more_bytes_of_a_group_never_take_less_time(sizes):
+    points = [(1_000_000, 20_000), (2_000_000, 20_000), (4_000_000, 41_001), (4_000_001, 60_000)]
+    costs = Costs(
+        [0], [0], [10**6], [400_000], [0], [points], [0], 0, [[0]], [1], 0, 0, 0, 0, 0, None,
+    )  # fmt: skip
+    times = [costs.experts(0, nbytes, 1) for nbytes in sorted(sizes)]
+    assert times == sorted(times)
+    assert np.all(np.asarray(times) >= 20_000)
+
+
+@pytest.mark.parametrize("values", [(20.0, 19.0, 40.0), (20.0, 21.0, 20.5)])
+def test_a_table_that_falls_is_refused(tmp_path, values):
+    path = tmp_path / "bad.toml"
+    path.write_text(TABLE.format(*values))
+    with pytest.raises(HardwareError, match="more of them may not take less time"):
+        load_profile(str(path))
