@@ -42,8 +42,12 @@ class PolicyError(ValueError):
 class Allocator(Protocol):
     """Makes the sequences of a state: lists for the SimPy engine, arrays for the kernel."""
 
-    def ints(self, n: int, fill: int = 0) -> Ints:
-        """`n` integers, all `fill`."""
+    def ints(self, n: int, fill: int = 0, most: int | None = None) -> Ints:
+        """`n` integers, all `fill`.
+
+        `most` promises that they will always lie between -1 and `most`: a compiled engine then keeps them in fewer
+        bytes. It need not be given.
+        """
         ...
 
     def floats(self, n: int, fill: float = 0.0) -> Floats:
@@ -55,7 +59,7 @@ class Lists:
     """The allocator of plain Python lists."""
 
     @staticmethod
-    def ints(n: int, fill: int = 0) -> Ints:
+    def ints(n: int, fill: int = 0, most: int | None = None) -> Ints:
         """`n` integers, all `fill`."""
         return [fill] * n
 

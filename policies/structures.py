@@ -28,7 +28,11 @@ class Links(NamedTuple):
 
 def links(alloc: Allocator, keys: int, lists: int) -> Links:
     """Empty lists."""
-    made = Links(alloc.ints(keys + lists), alloc.ints(keys + lists), alloc.ints(lists), alloc.ints(keys, -1))
+    nodes = keys + lists
+    made = Links(
+        alloc.ints(nodes, most=nodes), alloc.ints(nodes, most=nodes), alloc.ints(lists, most=keys),
+        alloc.ints(keys, -1, most=lists),
+    )  # fmt: skip
     for node in range(keys, keys + lists):
         made.prev[node] = node
         made.next[node] = node
@@ -140,7 +144,7 @@ def last_first(misses: Ints, n: int, wanted: int) -> int:
 
 def by_layer(alloc: Allocator, pool: Pool) -> Pool:
     """The same pool with every layer as a scope of its own, for structures that are kept layer by layer."""
-    scope_of = alloc.ints(pool.keys)
+    scope_of = alloc.ints(pool.keys, most=pool.layers)
     for key in range(pool.keys):
         scope_of[key] = key // pool.experts
     return pool._replace(scopes=pool.layers, scope_of=scope_of)
@@ -168,8 +172,9 @@ class Packed(NamedTuple):
 def packed(alloc: Allocator, pool: Pool) -> Packed:
     """Empty sets, one a scope."""
     made = Packed(
-        alloc.ints(pool.keys), alloc.ints(pool.keys, -1), alloc.ints(pool.scopes + 1), alloc.ints(pool.scopes)
-    )
+        alloc.ints(pool.keys, most=pool.keys), alloc.ints(pool.keys, -1, most=pool.keys),
+        alloc.ints(pool.scopes + 1, most=pool.keys), alloc.ints(pool.scopes, most=pool.keys),
+    )  # fmt: skip
     for key in range(pool.keys):
         made.base[pool.scope_of[key] + 1] += 1
     for scope in range(pool.scopes):

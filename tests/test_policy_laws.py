@@ -7,9 +7,12 @@ import dataclasses
 import pytest
 
 from policies import available, create
+from policies.eviction.fifo import Fifo
+from policies.eviction.sieve import Sieve
 from policies.protocol import PolicyError
 from policies.registry import describe
 from sim.testing import ADMISSION_CHECKS, EVICTION_CHECKS, check_admission, check_eviction
+from sim.testing.eviction import check_keeps_promises
 
 EVICTION = [
     *available("eviction"),
@@ -67,6 +70,31 @@ def test_docstrings_give_algorithm_and_source():
             assert len(module.__doc__.splitlines()) <= 24, row["name"]
             if kind != "placement":
                 assert "Source:" in module.__doc__, row["name"]
+
+
+class FromTheEnd(Fifo):
+    name = "from-the-end"
+
+    @staticmethod
+    def learn(state, event):
+        state.order.home[-1]
+
+
+class TooMany(Sieve):
+    name = "too-many"
+
+    @staticmethod
+    def learn(state, event):
+        for key in event.keys:
+            state.bit[key] += 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"), [(FromTheEnd(), "does not count from the end"), (TooMany(), "promised -1 to 1")]
+)
+def test_what_compiled_code_takes_for_granted_is_checked(policy, reason):
+    with pytest.raises(AssertionError, match=reason):
+        check_keeps_promises(policy)
 
 
 @pytest.mark.parametrize(

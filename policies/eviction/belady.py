@@ -45,8 +45,8 @@ class Belady(EvictionPolicy):
         """Nobody is used again until seen."""
         future = require_future(future, f"policy {self.name}")
         state = BeladyState(heap(alloc, pool), alloc.ints(1), future.next_use, pool.scope_of)
-        for key in range(pool.keys):
-            state.order.score[key] = -float(future.first_use[key])
+        for key, first in enumerate(future.first_use):
+            state.order.score[key] = -float(first)
         return state
 
     @staticmethod

@@ -38,9 +38,8 @@ class Clock(EvictionPolicy):
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> ClockState:
         """Empty rings."""
-        return ClockState(
-            links(alloc, pool.keys, pool.scopes), alloc.ints(pool.keys), int(self.insert_bit != 0), pool.scope_of
-        )
+        bit = alloc.ints(pool.keys, most=1)
+        return ClockState(links(alloc, pool.keys, pool.scopes), bit, int(self.insert_bit != 0), pool.scope_of)
 
     @staticmethod
     def learn(state: ClockState, event: Event) -> None:

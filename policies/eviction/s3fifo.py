@@ -57,8 +57,8 @@ class S3Fifo(EvictionPolicy):
         return S3FifoState(
             links(alloc, pool.keys, 3 * pool.scopes),
             alloc.ints(pool.keys),
-            alloc.ints(pool.keys),
-            alloc.ints(pool.scopes),
+            alloc.ints(pool.keys, most=1),
+            alloc.ints(pool.scopes, most=1),
             small,
             main,
             ghost,

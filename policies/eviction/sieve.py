@@ -37,10 +37,11 @@ class Sieve(EvictionPolicy):
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> SieveState:
         """Empty queues, hands at the tail."""
-        hand = alloc.ints(pool.scopes)
+        hand = alloc.ints(pool.scopes, most=pool.keys + pool.scopes)
         for scope in range(pool.scopes):
             hand[scope] = pool.keys + scope
-        return SieveState(links(alloc, pool.keys, pool.scopes), alloc.ints(pool.keys), hand, pool.scope_of)
+        bit = alloc.ints(pool.keys, most=1)
+        return SieveState(links(alloc, pool.keys, pool.scopes), bit, hand, pool.scope_of)
 
     @staticmethod
     def learn(state: SieveState, event: Event) -> None:

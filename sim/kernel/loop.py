@@ -63,10 +63,14 @@ class Cache(NamedTuple):
     resident: Ints
     seen: Ints
     guard: Ints
+    """(keys,) last step of this run that wanted the key, or -1: steps are counted from the first of the chunk."""
     used: Ints
     capacity: Ints
     scope_of: Ints
-    size_of: Ints
+    kind_of: Ints
+    """(keys,) place in `sizes`: a look-up then needs no second line of memory."""
+    sizes: Ints
+    """Different sizes of experts, bytes."""
     misses: Ints
     roomy: int
     """Experts of any size that every scope has room for: larger events may need waves."""
@@ -111,7 +115,8 @@ def replay_steps(table: Ints) -> None:
         _insert(cache, evict, job.placed[i])
         cache.seen[job.placed[i]] = 1
     offsets, keys, rows, hits = steps.offsets, steps.keys, steps.rows, steps.hits
-    resident, guard, seen, size_of, misses = cache.resident, cache.guard, cache.seen, cache.size_of, cache.misses
+    resident, guard, seen, misses = cache.resident, cache.guard, cache.seen, cache.misses
+    kind_of, sizes = cache.kind_of, cache.sizes
     between, pending = job.between, job.between.pending
     late = False
     periodic, overflow, roomy = between.periodic, cache.overflow, cache.roomy
@@ -123,7 +128,6 @@ def replay_steps(table: Ints) -> None:
     last = len(keys) - 1
     hi = 0
     for e in range(n_steps):
-        step = steps.first + e
         lo, hi = hi, offsets[e + 1]
         if steps.passes[e] != number:
             number = steps.passes[e]
@@ -138,7 +142,7 @@ def replay_steps(table: Ints) -> None:
         for i in range(lo, hi):
             key, row = keys[i], rows[i]
             fetch_ahead(guard, keys[min(i + AHEAD, last)])
-            guard[key] = step
+            guard[key] = e
             hit = resident[key]
             if late and pending[key] == 1:
                 hit = 0
@@ -147,7 +151,7 @@ def replay_steps(table: Ints) -> None:
             if hit == 0:
                 misses[n] = i - lo
                 n += 1
-                missed_bytes += size_of[key]
+                missed_bytes += sizes[kind_of[key]]
             else:
                 routed_hits += row
             if hit == 0 or periodic == 1:  # without periodic policies, what is resident was seen
@@ -158,18 +162,18 @@ def replay_steps(table: Ints) -> None:
         if hi - lo > roomy:
             totals[WAVES] += _waves(cache, keys[lo:hi])
         event = Event(
-            step, number, steps.layers[e], steps.first_offset + lo, keys[lo:hi], rows[lo:hi], hits[lo:hi],
-            phase, request,
+            steps.first + e, number, steps.layers[e], steps.first_offset + lo, keys[lo:hi], rows[lo:hi],
+            hits[lo:hi], phase, request,
         )  # fmt: skip
         evict_learn(evict, event)
         admit_learn(admission, event)
         n = admit_select(admission, event, misses, n)
         for i in range(n):
             key = keys[lo + misses[i]]
-            if resident[key] == 0 and _admit(cache, totals, evict, admission, key, step):
-                totals[ADMITTED_BYTES] += size_of[key]
+            if resident[key] == 0 and _admit(cache, totals, evict, admission, key, e):
+                totals[ADMITTED_BYTES] += sizes[kind_of[key]]
         if overflow == 1:
-            _trim(cache, totals, evict, cache.scope_of[keys[lo]], step)
+            _trim(cache, totals, evict, cache.scope_of[keys[lo]], e)
         if periodic == 1 and (e + 1 == n_steps or steps.passes[e + 1] != number):
             _pass_done(cache, between, totals, evict, admission, number)
     _book(counters, bucket, distinct, distinct_hits, routed, routed_hits, compulsory, missed_bytes)
@@ -192,7 +196,7 @@ def _waves(cache: Cache, keys: Ints) -> int:
     """Extra waves of an event."""
     needed = 0
     for key in keys:
-        needed += cache.size_of[key]
+        needed += _size(cache, key)
     room = cache.capacity[cache.scope_of[keys[0]]]
     return -(-needed // max(room, 1)) - 1 if needed > room else 0
 
@@ -210,14 +214,14 @@ def _pass_done(cache: Cache, between: Between, totals: Ints, evict: Any, admissi
             _remove(cache, totals, evict, victims[i])
         _insert(cache, evict, newcomers[i])
         between.pending[newcomers[i]] = 1
-        totals[ADMITTED_BYTES] += cache.size_of[newcomers[i]]
+        totals[ADMITTED_BYTES] += _size(cache, newcomers[i])
     lands[0] = number + between.lag if n > 0 else 0
     lands[1] = n
 
 
 def _admit(cache: Cache, totals: Ints, evict: Any, admission: Any, key: int, step: int) -> bool:
     """`CachePool.admit` with `forced`."""
-    scope, size = cache.scope_of[key], cache.size_of[key]
+    scope, size = cache.scope_of[key], _size(cache, key)
     capacity = cache.capacity[scope]
     if size > capacity and cache.overflow == 0:
         return False
@@ -246,14 +250,18 @@ def _trim(cache: Cache, totals: Ints, evict: Any, scope: int, step: int) -> None
         _remove(cache, totals, evict, victim)
 
 
+def _size(cache: Cache, key: int) -> int:
+    return cache.sizes[cache.kind_of[key]]
+
+
 def _insert(cache: Cache, evict: Any, key: int) -> None:
     cache.resident[key] = 1
-    cache.used[cache.scope_of[key]] += cache.size_of[key]
+    cache.used[cache.scope_of[key]] += _size(cache, key)
     evict_insert(evict, key)
 
 
 def _remove(cache: Cache, totals: Ints, evict: Any, key: int) -> None:
     cache.resident[key] = 0
-    cache.used[cache.scope_of[key]] -= cache.size_of[key]
+    cache.used[cache.scope_of[key]] -= _size(cache, key)
     totals[EVICTIONS] += 1
     evict_remove(evict, key)

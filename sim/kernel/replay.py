@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -12,10 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from policies.protocol import AdmissionPolicy, EvictionPolicy, Future, Pool
+from sim.errors import SimError
 from sim.kernel import loop
 from sim.kernel.link import compile_loop
-from sim.kernel.state import Flat, Recorder, state_function
+from sim.kernel.state import NARROW_MOST, Flat, Recorder, state_function
 
+MOST_STEPS = NARROW_MOST - 1
+"""Steps of one chunk."""
 IntArray = npt.NDArray[np.integer[Any]]
 
 
@@ -84,24 +88,30 @@ class ReplayKernel:
         warmup_passes: int = 0,
         lag_passes: int = 1,
     ) -> None:
-        self.pool = pool
         self._policies = (type(eviction), type(admission))
         self._warmup = warmup_passes
         self._recorder = recorder = Recorder(pool.keys)
+        self.pool = pool = pool._replace(scope_of=array("i", pool.scope_of), size_of=array("q", pool.size_of))
         evict = eviction.start(pool, recorder, future if eviction.needs_future else None)
         admit = admission.start(pool, recorder)
-        resident = recorder.ints(pool.keys)
-        guard = recorder.ints(pool.keys, -1)
-        recorder.pack((resident, guard, pool.scope_of), evict, admit)
+        resident = recorder.ints(pool.keys, most=1)
+        seen = recorder.ints(pool.keys, most=1)
+        guard = recorder.ints(pool.keys, -1, most=MOST_STEPS)
+        sizes = sorted(set(pool.size_of))
+        place = {size: i for i, size in enumerate(sizes)}
+        kind_of = array("h" if len(sizes) < 2**15 else "i", map(place.__getitem__, pool.size_of))
+        recorder.pack((resident, seen, guard, kind_of, pool.scope_of), evict, admit)
         self._evict, self._admit = Flat(evict, recorder), Flat(admit, recorder)
+        self._guard = recorder.array(guard)
         self.cache = loop.Cache(
             resident=recorder.array(resident),
-            seen=_zeros(pool.keys, np.int8),
-            guard=recorder.array(guard),
+            seen=recorder.array(seen),
+            guard=self._guard,
             used=_zeros(pool.scopes),
             capacity=pool.capacity,
             scope_of=pool.scope_of,
-            size_of=pool.size_of,
+            kind_of=kind_of,
+            sizes=sizes,
             misses=_zeros(pool.keys),
             roomy=min(pool.capacity) // max(1, *pool.size_of),
             members_may_leave=int(eviction.may_evict_members),
@@ -142,9 +152,12 @@ class ReplayKernel:
         Raises
         ------
         SimError
-            The policies cannot be compiled.
+            The policies cannot be compiled, or there are more than `MOST_STEPS` steps.
         """
+        if len(steps.layers) > MOST_STEPS:
+            raise SimError(f"{len(steps.layers)} steps at once are too many: feed at most {MOST_STEPS} at a time")
         hits = _zeros(len(steps.keys), np.int8)
+        self._guard.fill(-1)  # what was protected is not any more, and steps are counted from here
         view = loop.Steps(
             self._done[0], self._done[1], steps.offsets, steps.layers, steps.passes, steps.keys, steps.rows, hits,
             steps.phase_of, steps.request_of, self._warmup,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,16 +18,18 @@ import numpy.typing as npt
 from policies.protocol import Floats, Ints
 from sim.errors import CompileError
 
-WORDS_A_LINE = 8
-"""Integers in a cache line."""
+LINE = 64
+"""Bytes of a cache line."""
+NARROW_MOST = 2**31 - 1
+"""Largest integer of four bytes."""
 
 
 class Recorder:
-    """An allocator of Python lists, which turns them into arrays when their first contents are there.
+    """An allocator of Python's own arrays, which are laid out in memory when their first contents are there.
 
-    Lists are filled faster than arrays by plain Python, and a list that stands in two states must become one
-    array. Lists with an entry a key become columns of one array of records, so that all that is known of a key
-    lies in one or two cache lines.
+    Plain Python fills those as fast as lists, and what stands in two states must become one array in memory.
+    Those with an entry a key become columns of one array of records, so that all that is known of a key lies in
+    one or two cache lines; integers that are promised to be small take a byte or four.
 
     Parameters
     ----------
@@ -36,55 +39,56 @@ class Recorder:
 
     def __init__(self, keys: int) -> None:
         self._keys = keys
-        self._floats: set[int] = set()
         self._arrays: dict[int, npt.NDArray[Any]] = {}
         self._kept: list[Any] = []
-        """Lists whose ids were noted: an id is free again when its list is gone."""
+        """Sequences whose ids were noted: an id is free again when its owner is gone."""
 
-    def ints(self, n: int, fill: int = 0) -> Ints:
-        """`n` integers, all `fill`."""
-        return [fill] * n
+    @staticmethod
+    def ints(n: int, fill: int = 0, most: int | None = None) -> Ints:
+        """`n` integers, all `fill`: flags of one byte, others of four if `most` says that they fit."""
+        wide = most is None or most > NARROW_MOST
+        return array("q" if wide else "b" if most == 1 else "i", [fill]) * n
 
-    def floats(self, n: int, fill: float = 0.0) -> Floats:
+    @staticmethod
+    def floats(n: int, fill: float = 0.0) -> Floats:
         """`n` floats, all `fill`."""
-        made = [float(fill)] * n
-        self._floats.add(id(made))
-        self._kept.append(made)
-        return made
+        return array("d", [fill]) * n
 
     def pack(self, *states: Any) -> None:
-        """Put the columns of these states side by side."""
+        """Put the columns of these states side by side, wide ones first."""
         columns = {id(values): values for state in states for values in self._columns(state)}
         if not columns:
             return
-        width = len(columns) if len(columns) > WORDS_A_LINE else 1 << (len(columns) - 1).bit_length()
+        by_width = sorted(columns.items(), key=lambda item: -item[1].itemsize)
+        used = sum(values.itemsize for values in columns.values())
+        width = -(-used // 8) * 8 if used > LINE else 1 << (used - 1).bit_length()
         rows = max(map(len, columns.values()))
-        raw = np.zeros(rows * width + WORDS_A_LINE, dtype=np.int64)
-        start = -raw.ctypes.data // raw.itemsize % WORDS_A_LINE
+        raw = np.zeros(rows * width + LINE, dtype=np.uint8)
+        start = -raw.ctypes.data % LINE
         records = raw[start : start + rows * width].reshape(rows, width)
-        for i, (number, values) in enumerate(columns.items()):
-            column = records[: len(values), i]
-            if number in self._floats:
-                column = column.view(np.float64)
+        at = 0
+        for number, values in by_width:
+            kind = np.dtype(values.typecode)
+            column = records[: len(values), at : at + kind.itemsize].view(kind)[:, 0]
             column[:] = values
+            at += kind.itemsize
             self._arrays[number] = column
             self._kept.append(values)
 
-    def _columns(self, state: Any, name: str = "") -> Iterator[list[Any]]:
-        """Lists with an entry a key; `items` are by position, and read one after the other."""
+    def _columns(self, state: Any, name: str = "") -> Iterator[array[Any]]:
+        """Arrays with an entry a key; `items` are by position, and read one after the other."""
         if isinstance(state, tuple):
             for part, field in zip(state, getattr(state, "_fields", [""] * len(state)), strict=True):
                 yield from self._columns(part, field)
-        elif isinstance(state, list) and self._keys <= len(state) <= 2 * self._keys and name != "items":
+        elif isinstance(state, array) and self._keys <= len(state) <= 2 * self._keys and name != "items":
             yield state
 
     def array(self, values: Sequence[Any] | npt.NDArray[Any]) -> Any:
-        """The array that stands for a list; arrays stand for themselves."""
+        """The array in memory that stands for a sequence; those of numpy stand for themselves."""
         if isinstance(values, np.ndarray):
             return values
         if id(values) not in self._arrays:
-            kind = np.float64 if id(values) in self._floats else np.int64
-            self._arrays[id(values)] = np.array(values, dtype=kind)
+            self._arrays[id(values)] = np.array(values, dtype=None if isinstance(values, array) else np.int64)
             self._kept.append(values)
         return self._arrays[id(values)]
 
@@ -116,11 +120,11 @@ class Flat:
 
     def _walk(self, value: Any, where: str) -> str:
         at = len(self.table)
-        if isinstance(value, (np.ndarray, list)):
-            array = self._recorder.array(value)
-            self.arrays.append(array)
-            self.table += [array.ctypes.data, len(array)]
-            return f"{array.dtype.name}_{array.strides[0] // array.itemsize}_at(t, o + {at})"
+        if isinstance(value, (np.ndarray, array, list)):
+            made = self._recorder.array(value)
+            self.arrays.append(made)
+            self.table += [made.ctypes.data, len(made)]
+            return f"{made.dtype.name}_{made.strides[0] // made.itemsize}_at(t, o + {at})"
         if isinstance(value, tuple):
             parts = [self._walk(part, f"{where}.{i}") for i, part in enumerate(value)]
             if hasattr(value, "_fields"):

@@ -100,15 +100,11 @@ class _Len(AbstractTemplate):
 # ---- code ------------------------------------------------------------------------------------
 
 
-def _step(builder: Any, kind: View, data: Any, at: Any) -> Any:
-    """Pointer to an element."""
-    return builder.gep(data, [at if kind.stride == 1 else builder.mul(at, WORD(kind.stride))])
-
-
 def _place(builder: Any, kind: View, view: Any, at: Any) -> Any:
-    """Pointer to an element; a negative index counts from the end, as in Python."""
-    negative = builder.icmp_signed("<", at, WORD(0))
-    return _step(builder, kind, view.data, builder.select(negative, builder.add(at, view.size), at))
+    """Pointer to an element: no index of a policy is negative."""
+    return builder.gep(
+        view.data, [at if kind.stride == 1 else builder.mul(at, WORD(kind.stride), flags=("nsw",))], inbounds=True
+    )
 
 
 def _load(builder: Any, kind: View, pointer: Any) -> Any:
@@ -130,7 +126,7 @@ def _slice(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     view = cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0])
     cut = cgutils.create_struct_proxy(sig.args[1])(context, builder, args[1])
     part = cgutils.create_struct_proxy(sig.args[0])(context, builder)
-    part.data = _step(builder, sig.args[0], view.data, cut.start)
+    part.data = _place(builder, sig.args[0], view, cut.start)
     part.size = builder.sub(cut.stop, cut.start)
     return part._getvalue()
 
@@ -170,7 +166,7 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
     more = builder.icmp_signed("<", at, view.size)
     result.set_valid(more)
     with builder.if_then(more):
-        result.yield_(_load(builder, kind.view, _step(builder, kind.view, view.data, at)))
+        result.yield_(_load(builder, kind.view, _place(builder, kind.view, view, at)))
         builder.store(builder.add(at, WORD(1)), iterator.at)
 
 
@@ -234,7 +230,7 @@ def fetch_ahead(typing_context: Any, view: Any, at: Any) -> Any:
         function = cgutils.get_or_insert_function(
             builder.module, ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag]), "llvm.prefetch.p0i8"
         )
-        pointer = builder.bitcast(_step(builder, kind, seen.data, args[1]), byte)
+        pointer = builder.bitcast(_place(builder, kind, seen, args[1]), byte)
         builder.call(function, [pointer, flag(1), flag(3), flag(1)])
         return context.get_dummy_value()
 

@@ -13,6 +13,7 @@ from policies.placement.hindsight import Hindsight
 from policies.protocol import AdmissionPolicy, Event
 from sim.testing.cases import capacities, random_trace
 from sim.testing.compiled import ArrayPool
+from sim.testing.strict import StrictPool
 from sim.testing.watched import WatchedPool, replay_watched
 
 SEEDS = range(3)
@@ -103,12 +104,25 @@ def check_runs_on_arrays(policy: AdmissionPolicy) -> None:
             assert plain == arrays, f"{policy.name}: lists and arrays differ"
 
 
+def check_keeps_promises(policy: AdmissionPolicy) -> None:
+    """A policy that says it can be compiled counts no index from the end and keeps to the ranges it promised."""
+    if not policy.compiled:
+        return
+    for seed in SEEDS:
+        trace = random_trace(seed, passes=30)
+        for capacity in capacities(trace.geometry):
+            plain, _ = replay_watched(trace, Lru(), policy, capacity)
+            kept, _ = replay_watched(trace, Lru(), policy, capacity, pool_type=StrictPool)
+            assert plain == kept, f"{policy.name}: the kind of list matters"
+
+
 ADMISSION_CHECKS: tuple[Callable[[AdmissionPolicy], None], ...] = (
     check_declarations,
     check_laws_at_every_step,
     check_same_twice,
     check_causal,
     check_runs_on_arrays,
+    check_keeps_promises,
 )
 
 

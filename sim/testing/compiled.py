@@ -17,7 +17,7 @@ class Arrays:
     """The allocator of numpy arrays."""
 
     @staticmethod
-    def ints(n: int, fill: int = 0) -> Any:
+    def ints(n: int, fill: int = 0, most: int | None = None) -> Any:
         """`n` integers, all `fill`."""
         return np.full(n, fill, dtype=np.int64)
 

@@ -15,6 +15,7 @@ from policies.protocol import EvictionPolicy, Lists, PolicyError
 from sim.pool import Capacity, make_pool
 from sim.testing.cases import capacities, random_trace
 from sim.testing.compiled import ArrayPool
+from sim.testing.strict import StrictPool
 from sim.testing.watched import WatchedPool, replay_watched
 from traces import RoutingTrace
 
@@ -141,6 +142,18 @@ def check_runs_on_arrays(policy: EvictionPolicy) -> None:
             assert plain == arrays, f"{policy.name}: lists and arrays differ"
 
 
+def check_keeps_promises(policy: EvictionPolicy) -> None:
+    """A policy that says it can be compiled counts no index from the end and keeps to the ranges it promised."""
+    if not policy.compiled:
+        return
+    for seed in SEEDS:
+        trace = random_trace(seed, passes=30)
+        for capacity in capacities(trace.geometry):
+            plain, _ = replay_watched(trace, policy, Always(), capacity)
+            kept, _ = replay_watched(trace, policy, Always(), capacity, pool_type=StrictPool)
+            assert plain == kept, f"{policy.name}: the kind of list matters"
+
+
 EVICTION_CHECKS: tuple[Callable[[EvictionPolicy], None], ...] = (
     check_declarations,
     check_laws_at_every_step,
@@ -151,6 +164,7 @@ EVICTION_CHECKS: tuple[Callable[[EvictionPolicy], None], ...] = (
     check_everything_fits,
     check_refuses_to_guess,
     check_runs_on_arrays,
+    check_keeps_promises,
 )
 
 

@@ -13,6 +13,7 @@ from policies.protocol import Event, Lists, PrefetchPolicy
 from sim.pool import Capacity, make_future, make_pool
 from sim.testing.cases import random_trace
 from sim.testing.compiled import Arrays, as_arrays, jit
+from sim.testing.strict import StrictLists, strict
 from traces import RoutingTrace
 from traces.trace import IntArray
 
@@ -39,8 +40,9 @@ def predicted_trace(seed: int, **choices: Any) -> RoutingTrace:
 
 
 def proposals(
-    policy: PrefetchPolicy, trace: RoutingTrace, *, arrays: bool = False, compiled: bool = False
-) -> Proposals:
+    policy: PrefetchPolicy, trace: RoutingTrace, *, arrays: bool = False, compiled: bool = False,
+    as_strict: bool = False,
+) -> Proposals:  # fmt: skip
     """(key, deadline) pairs that a policy proposes after each event, whenever it wants to be asked.
 
     Parameters
@@ -49,12 +51,14 @@ def proposals(
         Keep its state in numpy arrays.
     compiled
         Also compile its functions with numba.
+    as_strict
+        Keep it in lists that take no negative index.
     """
     pool = make_pool(trace.geometry, Capacity(slots_per_layer=trace.geometry.top_k))
     future = make_future(trace) if policy.needs_future else None
-    alloc: Any = Arrays if arrays or compiled else Lists
-    if arrays or compiled:
-        pool, future = as_arrays(pool), as_arrays(future) if future is not None else None
+    alloc: Any = Arrays if arrays or compiled else StrictLists if as_strict else Lists
+    dress: Any = as_arrays if arrays or compiled else strict if as_strict else lambda plain: plain
+    pool, future = dress(pool), dress(future) if future is not None else None
     state = policy.start(pool, alloc, future, trace.predictions or None)
     keys, deadlines = alloc.ints(pool.keys), alloc.ints(pool.keys)
     learn: Any = jit(policy.learn) if compiled else policy.learn
@@ -68,8 +72,7 @@ def proposals(
             e, of_pass, int(trace.event_layer[e]), lo, members[lo:hi], rows[lo:hi], [0] * (hi - lo),
             int(trace.pass_phase[of_pass]), int(trace.pass_request[of_pass]),
         )  # fmt: skip
-        if arrays or compiled:
-            event = as_arrays(event)
+        event = dress(event)
         learn(state, event)
         n = propose(state, event, keys, deadlines)
         found.append([(int(keys[i]), int(deadlines[i])) for i in range(n)])
@@ -132,12 +135,22 @@ def check_runs_on_arrays(policy: PrefetchPolicy) -> None:
             assert plain == proposals(policy, trace, arrays=True), f"{policy.name}: lists and arrays differ"
 
 
+def check_keeps_promises(policy: PrefetchPolicy) -> None:
+    """A policy that says it can be compiled counts no index from the end and keeps to the ranges it promised."""
+    if policy.compiled:
+        for seed in SEEDS:
+            trace = predicted_trace(seed, passes=30)
+            plain = proposals(policy, trace)
+            assert plain == proposals(policy, trace, as_strict=True), f"{policy.name}: the kind of list matters"
+
+
 PREFETCH_CHECKS: tuple[Callable[[PrefetchPolicy], None], ...] = (
     check_declarations,
     check_proposals,
     check_same_twice,
     check_causal,
     check_runs_on_arrays,
+    check_keeps_promises,
 )
 
 
