@@ -1,7 +1,8 @@
 """Min-heaps over integer keys, one a scope, ordered by (score, stamp, key), with update and removal of any key.
 
-Like `policies.structures` they run alike on Python lists and on numpy arrays. Counts that decay are kept in
-the scores of a heap, by letting the increment grow.
+Like `policies.structures` they run alike on Python lists and on numpy arrays. A node has eight children, and what
+is compared lies by place in the heap, children side by side: a level costs one line of memory. Counts that decay
+are kept in the scores of a heap, by letting the increment grow.
 """
 
 from __future__ import annotations
@@ -10,16 +11,27 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from policies.protocol import Allocator, Floats, Ints, PolicyError, Pool
-from policies.structures import packed
+
+ROOT = 7
+"""Place of the root in a scope's part; the children of place i stand at 8 (i - 6) and after, in one line."""
+LINE = 8
+"""Parts of scopes are multiples of this, so that no children are cut by the end of a line."""
 
 
 class Heap(NamedTuple):
     """Min-heaps over (score, stamp, key), one a scope, stored in one array."""
 
     items: Ints
+    """Keys by place."""
+    scores: Floats
+    """Their scores and stamps, as they were when the key was pushed or fixed."""
+    stamps: Ints
     place: Ints
+    """(keys,) index into `items`, or -1."""
     base: Ints
+    """(scopes,) first index of each scope's part."""
     size: Ints
+    """(scopes,) members."""
     score: Floats
     """(keys,) set by the owner, followed by `heap_fix` where the key is a member."""
     stamp: Ints
@@ -28,79 +40,111 @@ class Heap(NamedTuple):
 
 def heap(alloc: Allocator, pool: Pool) -> Heap:
     """Empty heaps."""
-    flat = packed(alloc, pool)
-    return Heap(*flat, alloc.floats(pool.keys), alloc.ints(pool.keys))
+    base = alloc.ints(pool.scopes)
+    members = [0] * pool.scopes
+    for scope in pool.scope_of:
+        members[scope] += 1
+    total = 0
+    for scope in range(pool.scopes):
+        base[scope] = total
+        total += -(-(members[scope] + ROOT) // LINE) * LINE
+    return Heap(
+        alloc.ints(total, most=pool.keys), alloc.floats(total), alloc.ints(total),
+        alloc.ints(pool.keys, -1, most=total), base, alloc.ints(pool.scopes, most=pool.keys),
+        alloc.floats(pool.keys), alloc.ints(pool.keys),
+    )  # fmt: skip
 
 
-def _less(s: Heap, a: int, b: int) -> bool:
-    if s.score[a] != s.score[b]:
-        return s.score[a] < s.score[b]
-    if s.stamp[a] != s.stamp[b]:
-        return s.stamp[a] < s.stamp[b]
-    return a < b
+def _less(s: Heap, score: float, stamp: int, key: int, at: int) -> bool:
+    """Whether these stand before the entry at index `at`."""
+    if score != s.scores[at]:
+        return score < s.scores[at]
+    if stamp != s.stamps[at]:
+        return stamp < s.stamps[at]
+    return key < s.items[at]
 
 
-def _sift_up(s: Heap, base: int, i: int) -> int:
-    key = s.items[base + i]
-    while i > 0:
-        parent = (i - 1) >> 1
-        other = s.items[base + parent]
-        if not _less(s, key, other):
+def _move(s: Heap, source: int, at: int) -> None:
+    """Copy an entry to another index."""
+    key = s.items[source]
+    s.items[at] = key
+    s.scores[at] = s.scores[source]
+    s.stamps[at] = s.stamps[source]
+    s.place[key] = at
+
+
+def _sift_up(s: Heap, base: int, i: int, score: float, stamp: int, key: int) -> int:
+    """Place for an entry, from the hole at place `i` upwards."""
+    while i > ROOT:
+        parent = (i >> 3) + 6
+        if not _less(s, score, stamp, key, base + parent):
             break
-        s.items[base + i] = other
-        s.place[other] = base + i
+        _move(s, base + parent, base + i)
         i = parent
-    s.items[base + i] = key
-    s.place[key] = base + i
     return i
 
 
-def _sift_down(s: Heap, base: int, i: int, n: int) -> None:
-    key = s.items[base + i]
+def _sift_down(s: Heap, base: int, i: int, end: int, score: float, stamp: int, key: int) -> int:
+    """Place for an entry, from the hole at place `i` downwards; places up to `end` are taken."""
+    scores = s.scores
     while True:
-        child = 2 * i + 1
-        if child >= n:
+        child = 8 * (i - 6)
+        if child >= end:
             break
-        if child + 1 < n and _less(s, s.items[base + child + 1], s.items[base + child]):
-            child += 1
-        other = s.items[base + child]
-        if not _less(s, other, key):
+        least = base + child
+        value = scores[least]
+        for at in range(least + 1, base + min(child + 8, end)):
+            other = scores[at]
+            if other < value or (other == value and _less(s, other, s.stamps[at], s.items[at], least)):
+                least = at
+                value = other
+        if score < value or (score == value and _less(s, score, stamp, key, least)):
             break
-        s.items[base + i] = other
-        s.place[other] = base + i
-        i = child
-    s.items[base + i] = key
-    s.place[key] = base + i
+        _move(s, least, base + i)
+        i = least - base
+    return i
+
+
+def _put(s: Heap, at: int, score: float, stamp: int, key: int) -> None:
+    s.items[at] = key
+    s.scores[at] = score
+    s.stamps[at] = stamp
+    s.place[key] = at
 
 
 def heap_push(s: Heap, scope: int, key: int) -> None:
     """Add a key whose score and stamp are set."""
     base = s.base[scope]
     n = s.size[scope]
-    s.items[base + n] = key
     s.size[scope] = n + 1
-    _sift_up(s, base, n)
+    score, stamp = s.score[key], s.stamp[key]
+    _put(s, base + _sift_up(s, base, ROOT + n, score, stamp, key), score, stamp, key)
+
+
+def _settle(s: Heap, scope: int, at: int, score: float, stamp: int, key: int) -> None:
+    """Find the place of an entry that is to go to index `at` or above or below it."""
+    base = s.base[scope]
+    hole = at - base
+    i = _sift_up(s, base, hole, score, stamp, key)
+    if i == hole:
+        i = _sift_down(s, base, hole, ROOT + s.size[scope], score, stamp, key)
+    _put(s, base + i, score, stamp, key)
 
 
 def heap_fix(s: Heap, scope: int, key: int) -> None:
     """Restore order after a member's score or stamp changed."""
-    base = s.base[scope]
-    at = _sift_up(s, base, s.place[key] - base)
-    _sift_down(s, base, at, s.size[scope])
+    _settle(s, scope, s.place[key], s.score[key], s.stamp[key], key)
 
 
 def heap_remove(s: Heap, scope: int, key: int) -> None:
     """Remove any member."""
-    base = s.base[scope]
-    at = s.place[key] - base
+    at = s.place[key]
     n = s.size[scope] - 1
     s.size[scope] = n
     s.place[key] = -1
-    if at < n:
-        moved = s.items[base + n]
-        s.items[base + at] = moved
-        s.place[moved] = base + at
-        _sift_down(s, base, _sift_up(s, base, at), n)
+    last = s.base[scope] + ROOT + n
+    if at < last:
+        _settle(s, scope, at, s.scores[last], s.stamps[last], s.items[last])
 
 
 def heap_rebuild(s: Heap, scope: int) -> None:
@@ -108,7 +152,7 @@ def heap_rebuild(s: Heap, scope: int) -> None:
     n = s.size[scope]
     for i in range(n):
         s.size[scope] = i
-        heap_push(s, scope, s.items[s.base[scope] + i])
+        heap_push(s, scope, s.items[s.base[scope] + ROOT + i])
 
 
 def heap_first_free(s: Heap, scope: int, guard: Sequence[int], tick: int) -> int:
@@ -116,28 +160,27 @@ def heap_first_free(s: Heap, scope: int, guard: Sequence[int], tick: int) -> int
 
     Protected members above it are set aside and put back: at most as many as there are protected ones.
     """
-    base = s.base[scope]
+    root = s.base[scope] + ROOT
     full = s.size[scope]
     found = -1
     # Protected tops move to the free end of the heap's own array, then come back.
     while s.size[scope] > 0:
-        top = s.items[base]
+        top = s.items[root]
         if guard[top] < tick:
             found = top
             break
         n = s.size[scope] - 1
-        last = s.items[base + n]
-        s.items[base] = last
-        s.place[last] = base
-        s.items[base + n] = top
-        s.place[top] = base + n
         s.size[scope] = n
+        score, stamp = s.scores[root], s.stamps[root]
         if n > 0:
-            _sift_down(s, base, 0, n)
+            _settle(s, scope, root, s.scores[root + n], s.stamps[root + n], s.items[root + n])
+        _put(s, root + n, score, stamp, top)
     while s.size[scope] < full:
         n = s.size[scope]
         s.size[scope] = n + 1
-        _sift_up(s, base, n)
+        key, score, stamp = s.items[root + n], s.scores[root + n], s.stamps[root + n]
+        at = root - ROOT + _sift_up(s, root - ROOT, ROOT + n, score, stamp, key)
+        _put(s, at, score, stamp, key)
     return found
 
 

@@ -119,8 +119,8 @@ def newest(s, which, guard, tick):
     return node if node != end else -1
 
 
-def newer_first(s, a, b):
-    return (s.score[a], -s.stamp[a], a) < (s.score[b], -s.stamp[b], b)
+def newer_first(s, score, stamp, key, at):
+    return (score, -stamp, key) < (s.scores[at], -s.stamps[at], s.items[at])
 
 
 def admit_without_room(self, key, index, *, forced=True):
@@ -149,7 +149,8 @@ def arc_without_ghosts(state, key):
 
 
 def belady_nearest(state, scope, incoming, guard, tick):
-    members = state.order.items[state.order.base[scope] : state.order.base[scope] + state.order.size[scope]]
+    first = state.order.base[scope] + heaps.ROOT
+    members = state.order.items[first : first + state.order.size[scope]]
     free = [key for key in members if guard[key] < tick]
     return max(free, key=lambda key: state.order.score[key], default=-1)
 

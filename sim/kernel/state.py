@@ -24,6 +24,10 @@ NARROW_MOST = 2**31 - 1
 """Largest integer of four bytes."""
 
 
+BY_PLACE = ("items", "scores", "stamps")
+"""Fields of `policies.structures` and `policies.heaps` that have an entry a place, and are read side by side."""
+
+
 class Recorder:
     """An allocator of Python's own arrays, which are laid out in memory when their first contents are there.
 
@@ -63,9 +67,7 @@ class Recorder:
         used = sum(values.itemsize for values in columns.values())
         width = -(-used // 8) * 8 if used > LINE else 1 << (used - 1).bit_length()
         rows = max(map(len, columns.values()))
-        raw = np.zeros(rows * width + LINE, dtype=np.uint8)
-        start = -raw.ctypes.data % LINE
-        records = raw[start : start + rows * width].reshape(rows, width)
+        records = _aligned(rows * width).reshape(rows, width)
         at = 0
         for number, values in by_width:
             kind = np.dtype(values.typecode)
@@ -76,11 +78,11 @@ class Recorder:
             self._kept.append(values)
 
     def _columns(self, state: Any, name: str = "") -> Iterator[array[Any]]:
-        """Arrays with an entry a key; `items` are by position, and read one after the other."""
+        """Arrays with an entry a key."""
         if isinstance(state, tuple):
             for part, field in zip(state, getattr(state, "_fields", [""] * len(state)), strict=True):
                 yield from self._columns(part, field)
-        elif isinstance(state, array) and self._keys <= len(state) <= 2 * self._keys and name != "items":
+        elif isinstance(state, array) and self._keys <= len(state) <= 2 * self._keys and name not in BY_PLACE:
             yield state
 
     def array(self, values: Sequence[Any] | npt.NDArray[Any]) -> Any:
@@ -88,9 +90,19 @@ class Recorder:
         if isinstance(values, np.ndarray):
             return values
         if id(values) not in self._arrays:
-            self._arrays[id(values)] = np.array(values, dtype=None if isinstance(values, array) else np.int64)
+            kind = np.dtype(values.typecode if isinstance(values, array) else np.int64)
+            made = _aligned(len(values) * kind.itemsize).view(kind)
+            made[:] = values
+            self._arrays[id(values)] = made
             self._kept.append(values)
         return self._arrays[id(values)]
+
+
+def _aligned(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Memory that begins with a cache line."""
+    raw = np.zeros(nbytes + LINE, dtype=np.uint8)
+    start = -raw.ctypes.data % LINE
+    return raw[start : start + nbytes]
 
 
 class Flat:
