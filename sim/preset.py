@@ -74,6 +74,8 @@ class EnginePreset(BaseModel):
         it, unless the card had as much to do meanwhile.
     copy_us
         What each copy adds to `send_us` and `ahead_us`; demands reach an idle link so much later.
+    fill_us, fill_copy_us
+        The same for slots filled with what the CPU has just computed, in the place of `ahead_us` and `copy_us`.
     beside_us
         What a layer takes longer if the card's link is copying when it begins.
     adapt_waits
@@ -111,6 +113,8 @@ class EnginePreset(BaseModel):
     send_us: Quantity | None = None
     ahead_us: Quantity | None = None
     copy_us: Quantity | None = None
+    fill_us: Quantity | None = None
+    fill_copy_us: Quantity | None = None
     beside_us: Quantity | None = None
     policy: dict[Literal["eviction", "admission", "placement", "scope", "host"], str] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
@@ -159,6 +163,16 @@ class EnginePreset(BaseModel):
     def copy_ns(self) -> int:
         """Sending one copy more."""
         return round(self.copy_us.value * 1000) if self.copy_us else 0
+
+    @cached_property
+    def fill_ns(self) -> int:
+        """Sending fills when a layer is done."""
+        return round(self.fill_us.value * 1000) if self.fill_us else self.ahead_ns
+
+    @cached_property
+    def fill_copy_ns(self) -> int:
+        """Sending one fill more."""
+        return round(self.fill_copy_us.value * 1000) if self.fill_copy_us else self.copy_ns
 
     @cached_property
     def beside_ns(self) -> int:

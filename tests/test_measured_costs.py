@@ -16,7 +16,7 @@ from sim.result import EXPERTS, SYNC
 from sim.run import RunSpec, simulate
 from tests.test_engine import check_laws, geometry, random_trace, trace_of
 
-TERMS = ("start_us", "send_us", "ahead_us", "copy_us", "beside_us")
+TERMS = ("start_us", "send_us", "ahead_us", "copy_us", "fill_us", "fill_copy_us", "beside_us")
 PRESET = load_engine("generic").model_copy(update={"copy_unit": "layer", "copy_order": "asked", "fill": False})
 
 
@@ -92,6 +92,16 @@ def test_what_is_sent_at_the_router_costs_what_demands_cost_and_later_copies_the
     spec = {"miss": "cpu", "prefetch": "oracle", "slots": 6}
     assert (longer(trace, {"send_us": us(500.0)}, **spec) > 0) == at_router
     assert (longer(trace, {"ahead_us": us(500.0)}, **spec) > 0) != at_router
+
+
+def test_fills_cost_what_copies_for_later_cost_unless_they_have_figures_of_their_own():
+    trace = random_trace(5, tokens=20, layers=4, experts=16)
+    spec = {"miss": "cpu", "slots": 6}
+    filling = {"fill": True, "ahead_us": us(50.0), "copy_us": us(5.0)}
+    plain = run(trace, filling, **spec).total_ns
+    assert run(trace, filling | {"fill_us": us(50.0), "fill_copy_us": us(5.0)}, **spec).total_ns == plain
+    assert run(trace, filling | {"fill_us": us(90.0)}, **spec).total_ns > plain
+    assert run(trace, filling | {"fill_copy_us": us(20.0)}, **spec).total_ns > plain
 
 
 TABLE = """

@@ -293,10 +293,12 @@ class SimPyEngine:
         issued = stats.issued
         if prefetch.at_layer or (prefetch.at_pass and layer == self.trace.geometry.n_layers - 1):
             yield from self._predict(event, number + 1)
-        if later := len(plan.fills) + stats.issued - issued:
+        fills, ahead = len(plan.fills), stats.issued - issued
+        if fills or ahead:
             # With nothing of its own to compute the host has sent while the card was busy.
             began = env.now if cpu_work else host_free
-            if (left := began + preset.ahead_ns + later * preset.copy_ns - env.now) > 0:
+            host_ns = preset.fill_ns + fills * preset.fill_copy_ns if fills else preset.ahead_ns
+            if (left := began + host_ns + ahead * preset.copy_ns - env.now) > 0:
                 yield from self._send(left)
 
     def _send(self, ns: int) -> Steps:
