@@ -16,6 +16,7 @@ import numpy as np
 from policies.protocol import (
     NEVER,
     AdmissionPolicy,
+    Allocator,
     Event,
     EvictionPolicy,
     Future,
@@ -26,6 +27,8 @@ from policies.protocol import (
 )
 from sim.errors import SimError
 from traces import ModelGeometry, Phase, RoutingTrace
+
+LISTS = Lists()
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,8 @@ class CachePool:
     overflow
         An event larger than its scope stays whole until the next one, over the capacity, as some replay tools
         have it; by default it is served in waves and the capacity holds.
+    alloc
+        Makes the sequences of the policies' states.
     """
 
     def __init__(
@@ -177,13 +182,14 @@ class CachePool:
         future: Future | None = None,
         *,
         overflow: bool = False,
+        alloc: Allocator = LISTS,
     ) -> None:
         self.pool = pool
         self.eviction = eviction
         self.admission = admission
         self.overflow = overflow
-        self.state = eviction.start(pool, Lists, future if eviction.needs_future else None)
-        self.admission_state = admission.start(pool, Lists)
+        self.state = eviction.start(pool, alloc, future if eviction.needs_future else None)
+        self.admission_state = admission.start(pool, alloc)
         self.resident = [0] * pool.keys
         self.used = [0] * pool.scopes
         self.guard = [-1] * pool.keys

@@ -138,6 +138,8 @@ class RunResult:
     gpu_bytes: int
     resident_end: npt.NDArray[np.uint8]
     load_ns: int = 0
+    simulator: str = "reference"
+    """Who computed it, `reference` or `kernel`; in no file, since both give the same."""
     warnings: list[str] = field(default_factory=list)
 
     @property

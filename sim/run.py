@@ -8,9 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from hwmodels.profile import HardwareProfile
 from hwmodels.registry import load_profile
@@ -20,14 +18,20 @@ from sim.engine import Policies, SimPyEngine
 from sim.errors import MisfitError, SimError
 from sim.host import HOST_MODES, START_STATES, HostMode, HostPlan, StartState, plan_host
 from sim.insertion import parse_insertion
+from sim.kernel import choose_timed
 from sim.machine import Machine
 from sim.page_cache import PageCache
-from sim.pool import CachePool, Capacity, make_future, make_pool
+from sim.pool import LISTS, CachePool, Capacity, make_future, make_pool
 from sim.preset import MISS_MODES, EnginePreset, load_engine
 from sim.quotas import share_out
 from sim.result import RunResult
 from sim.timeline import Timeline
 from traces import ModelGeometry, RoutingTrace
+
+if TYPE_CHECKING:
+    from policies.protocol import Allocator, Future
+    from sim.kernel.state import Recorder
+    from sim.kernel.timed.engine import TimedKernel
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,8 @@ class Prepared:
     host_plan: HostPlan
     page_cache: PageCache | None
     placed: list[int]
+    recorder: Recorder | None = None
+    """What the policies' states were made by, for the compiled kernel; None for the reference engine."""
 
 
 def prepare(
@@ -139,8 +145,14 @@ def prepare(
     profiles: Sequence[HardwareProfile] | None = None,
     preset: EnginePreset | None = None,
     page_cache: PageCache | None = None,
+    simulator: str = "reference",
+    look_ups: int | None = None,
+    timeline: bool = False,
+    alloc: Allocator = LISTS,
 ) -> Prepared:
     """Everything that `simulate` does before the clock starts; takes and raises the same.
+
+    `alloc` makes the states of policies that are not compiled.
 
     Raises
     ------
@@ -161,8 +173,11 @@ def prepare(
     admission = create("admission", spec.admission)
     prefetch = create("prefetch", spec.prefetch)
     placement = create("placement", spec.placement or eviction.default_placement)
+    policies = (eviction, admission, prefetch)
+    work = trace.n_lookups if look_ups is None else look_ups
+    compiled = choose_timed(simulator, work, *policies, timeline=timeline) == "kernel"
     oracle = eviction.needs_future or prefetch.needs_future or placement.needs_future
-    future = make_future(trace) if oracle else None
+    future = _future(trace, compiled) if oracle else None
     pool = make_pool(geometry, share_out(trace, spec.capacity, machine.layer_card), machine.layer_card)
     link = profiles[0].link.h2d_mb_per_s
     admission = admission.at_rates(link, link + machine.host.cpu.expert_mb_per_s("pinned", geometry.quant_family))
@@ -170,15 +185,20 @@ def prepare(
     if spec.predict_us < 0 or (spec.prefetch_bytes or 0) < 0:
         raise SimError("the cost of predicting and the prefetch budget cannot be negative")
     _check_vram(machine, geometry, pool.capacity, spec, insertion.staging_slots)
-    cache = CachePool(pool, eviction, admission, future)
+    recorder = None
+    if compiled:
+        from sim.kernel.state import Recorder
+
+        recorder = Recorder(pool.keys)
+    cache = CachePool(pool, eviction, admission, future, alloc=recorder or alloc)
     ranked = placement.rank(pool, future if placement.needs_future else None)
     placed = cache.place(ranked)
     host_plan = plan_host(geometry, machine.host, spec.host, on_card=placed, ranked=ranked)
     cached = _page_cache(spec, machine.host, geometry, host_plan, page_cache)
-    policies = Policies(
+    chosen = Policies(
         eviction, admission, prefetch, future, insertion, spec.prefetch_bytes, round(spec.predict_us * 1000)
     )
-    return Prepared(profiles, preset, machine, cache, policies, miss, host_plan, cached, placed)
+    return Prepared(profiles, preset, machine, cache, chosen, miss, host_plan, cached, placed, recorder)
 
 
 def simulate(
@@ -190,6 +210,8 @@ def simulate(
     page_cache: PageCache | None = None,
     timeline: str | Path | None = None,
     progress: Callable[[int], None] | None = None,
+    simulator: str = "auto",
+    look_ups: int | None = None,
 ) -> RunResult:
     """Run `trace` on the machine and under the policies of `spec`.
 
@@ -205,35 +227,54 @@ def simulate(
         File for a Chrome trace of the run.
     progress
         Called with the number of passes done.
+    simulator
+        `reference` (SimPy, the definition), `kernel` (compiled, the same integers) or `auto`: the kernel where it
+        can run and pays. `RunResult.simulator` says which it was.
+    look_ups
+        Of all runs of the job that this one belongs to, for `auto`; the trace's by default.
 
     Raises
     ------
     SimError, PolicyError, HardwareError
-        Any choice that is not valid, or a machine that is too small for it.
+        Any choice that is not valid, a machine that is too small for it, or a kernel that cannot run it.
     """
-    ready = prepare(trace, spec, profiles=profiles, preset=preset, page_cache=page_cache)
+    ready = prepare(
+        trace, spec, profiles=profiles, preset=preset, page_cache=page_cache, simulator=simulator,
+        look_ups=look_ups, timeline=timeline is not None,
+    )  # fmt: skip
     geometry, machine, host_plan = trace.geometry, ready.machine, ready.host_plan
-    title = f"{geometry.label} on {machine.label}, {spec.eviction}, {spec.prefetch}, {ready.miss}"
+    common = (trace, machine, ready.preset, ready.cache, ready.policies, ready.miss, host_plan, ready.page_cache)
+    engine: SimPyEngine | TimedKernel
+    if ready.recorder is not None:
+        from sim.kernel.timed.engine import TimedKernel
 
-    def run(writer: Timeline | None) -> SimPyEngine:
-        engine = SimPyEngine(
-            trace, machine, ready.preset, ready.cache, ready.policies, ready.miss, host_plan, ready.page_cache,
-            writer, progress,
-        )  # fmt: skip
+        engine = TimedKernel(*common, ready.recorder, progress)
         engine.run()
-        return engine
-
-    if timeline is None:
-        engine = run(None)
+    elif timeline is None:
+        engine = SimPyEngine(*common, None, progress)
+        engine.run()
     else:
+        title = f"{geometry.label} on {machine.label}, {spec.eviction}, {spec.prefetch}, {ready.miss}"
         with Timeline(timeline, geometry, title) as writer:
-            engine = run(writer)
+            engine = SimPyEngine(*common, writer, progress)
+            engine.run()
     sizes = ready.cache.pool.size_of
-    made = manifest(trace, spec, ready.profiles, ready.preset)
-    result = _collect(engine, made, sum(sizes[key] for key in ready.placed))
+    result = engine.result(
+        manifest(trace, spec, ready.profiles, ready.preset), sum(sizes[key] for key in ready.placed)
+    )
+    result.simulator = "reference" if ready.recorder is None else "kernel"
     result.load_ns = ns_for_bytes(host_plan.load_bytes, machine.host.disk.seq_mb_per_s)
     result.warnings = _warnings(trace, result, spec)
     return result
+
+
+def _future(trace: RoutingTrace, compiled: bool) -> Future:
+    """What oracles may know: lists for plain Python, arrays for the kernel."""
+    if not compiled:
+        return make_future(trace)
+    from sim.replay import Steps
+
+    return Steps.of(trace).future_arrays
 
 
 def _check_vram(
@@ -291,43 +332,11 @@ def manifest(
         "hardware_sha256": [_digest(profile.model_dump(mode="json")) for profile in profiles],
         "engine_sha256": _digest(preset.model_dump(mode="json")),
         "spec": spec.to_dict(),
-        "engine": "simpy",
     }
 
 
 def _digest(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _collect(engine: SimPyEngine, made: dict[str, Any], start_bytes: int) -> RunResult:
-    transfers, stats = engine.transfers, engine.slots.stats
-    stats.blocked_ns = sum(link.blocked_ns for link in transfers.h2d)
-    stats.blocking_bytes = sum(link.blocking_bytes for link in transfers.h2d)
-    by_class = [sum(link.nbytes[c] for link in transfers.h2d) for c in range(3)]
-    return RunResult(
-        manifest=made,
-        pass_ns=np.asarray(engine.pass_ns, dtype=np.int64),
-        pass_causes=np.asarray(engine.pass_causes, dtype=np.int64),
-        pass_phase=np.asarray(engine.trace.pass_phase, dtype=np.int8),
-        pass_emits=np.asarray(engine.trace.pass_emits, dtype=np.int32),
-        served_distinct=np.asarray(engine.served_distinct, dtype=np.int64),
-        served_routed=np.asarray(engine.served_routed, dtype=np.int64),
-        link_bytes={
-            "h2d_demand": by_class[0],
-            "h2d_adapt": by_class[1],
-            "h2d_prefetch": by_class[2],
-            "d2h": sum(sum(link.nbytes) for link in transfers.d2h),
-            "disk": transfers.disk.nbytes,
-            "cpu": transfers.cpu.nbytes,
-        },
-        prefetch=stats,
-        evictions=engine.cache.evictions,
-        admitted_bytes=engine.slots.admitted_bytes,
-        waves=engine.waves,
-        start_bytes=start_bytes,
-        gpu_bytes=engine.gpu_bytes,
-        resident_end=np.asarray(engine.cache.resident, dtype=np.uint8),
-    )
 
 
 def _warnings(trace: RoutingTrace, result: RunResult, spec: RunSpec) -> list[str]:

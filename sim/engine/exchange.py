@@ -57,15 +57,17 @@ class Exchange:
         return self.copying > 0 or self.moving
 
     def start(self, newcomers: Sequence[int], victims: Sequence[int]) -> None:
-        """Begin the swaps; a victim of -1 is a free slot."""
-        if not newcomers:
+        """Begin the swaps; a victim of -1 is a free slot, and one whose own copy is under way stays."""
+        under_way = self.slots.copy_of
+        swaps = [(n, v) for n, v in zip(newcomers, victims, strict=True) if v < 0 or under_way[v] is None]
+        if not swaps:
             return
         self.updates += 1
-        self.swaps += len(newcomers)
+        self.swaps += len(swaps)
         transfers, host = self.transfers, self.transfers.host
         back: dict[int, list[tuple[int, Batch, int]]] = {}
         self._moved_bytes = 0
-        for newcomer, victim in zip(newcomers, victims, strict=True):
+        for newcomer, victim in swaps:
             self.slots.swap(newcomer, victim)
             source = host.source(newcomer)
             batch = transfers.batch([newcomer], source, ADAPT, NEVER, self._landed)

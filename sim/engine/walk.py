@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import simpy
 
 from policies.protocol import NEVER, AdmissionPolicy, Event, EvictionPolicy, Future, Lists, PrefetchPolicy
@@ -55,6 +56,7 @@ from sim.result import (
     T_PCIE,
     T_VRAM,
     TIERS,
+    RunResult,
 )
 from sim.timeline import Timeline
 from traces import Phase, RoutingTrace
@@ -164,6 +166,37 @@ class SimPyEngine:
         self.env.run(until=self.env.process(self._walk()))
         self.slots.close()
         self.prefetcher.close()
+
+    def result(self, manifest: dict[str, Any], start_bytes: int) -> RunResult:
+        """What was found."""
+        transfers, stats = self.transfers, self.slots.stats
+        stats.blocked_ns = sum(link.blocked_ns for link in transfers.h2d)
+        stats.blocking_bytes = sum(link.blocking_bytes for link in transfers.h2d)
+        by_class = [sum(link.nbytes[c] for link in transfers.h2d) for c in range(3)]
+        return RunResult(
+            manifest=manifest,
+            pass_ns=np.asarray(self.pass_ns, dtype=np.int64),
+            pass_causes=np.asarray(self.pass_causes, dtype=np.int64),
+            pass_phase=np.asarray(self.trace.pass_phase, dtype=np.int8),
+            pass_emits=np.asarray(self.trace.pass_emits, dtype=np.int32),
+            served_distinct=np.asarray(self.served_distinct, dtype=np.int64),
+            served_routed=np.asarray(self.served_routed, dtype=np.int64),
+            link_bytes={
+                "h2d_demand": by_class[0],
+                "h2d_adapt": by_class[1],
+                "h2d_prefetch": by_class[2],
+                "d2h": sum(sum(link.nbytes) for link in transfers.d2h),
+                "disk": transfers.disk.nbytes,
+                "cpu": transfers.cpu.nbytes,
+            },
+            prefetch=stats,
+            evictions=self.cache.evictions,
+            admitted_bytes=self.slots.admitted_bytes,
+            waves=self.waves,
+            start_bytes=start_bytes,
+            gpu_bytes=self.gpu_bytes,
+            resident_end=np.asarray(self.cache.resident, dtype=np.uint8),
+        )
 
     def _is_stale(self, deadline: int) -> bool:
         return deadline <= self.number
@@ -442,10 +475,7 @@ class SimPyEngine:
         slots, keys, number = self.slots, event.keys, event.number
         host = self.transfers.host
         if admitted and host.plan.swap != "copy":
-            raise SimError(
-                f"host {host.plan.mode} keeps only what no card holds, so the cache may change by swaps alone: "
-                "use admission strata-adaptive or never"
-            )
+            raise SimError(host.plan.swaps_only)
         slots.stats.wanted += len(missing)
         if slots.stats.issued:
             for i in missing:

@@ -59,6 +59,14 @@ class HostPlan:
     load_bytes: int = 0
 
     @property
+    def swaps_only(self) -> str:
+        """Why a run stops in which a miss takes a slot although the host keeps only what no card holds."""
+        return (
+            f"host {self.mode} keeps only what no card holds, so the cache may change by swaps alone: "
+            "use admission strata-adaptive or never"
+        )
+
+    @property
     def from_file(self) -> bool:
         """Whether any expert is served from a file."""
         return PAGE_CACHE in self.source_of

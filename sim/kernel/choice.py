@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import importlib.metadata
 import importlib.util
+from pathlib import Path
 from typing import Literal
 
 from policies.protocol import Policy
 from sim.errors import SimError
+from sim.kernel.link import cache_folder
 
 Engine = Literal["auto", "reference", "kernel"]
 ENGINES: tuple[Engine, ...] = ("auto", "reference", "kernel")
 WORTH_LOOK_UPS = 1_000_000
 """From so many look-ups on the kernel is faster even if it must be loaded or compiled first."""
+WORTH_TIMED_LOOK_UPS = 3_000_000
+"""The same for timed runs, whose kernel is larger: the reference does as many while that one is compiled."""
+WORTH_LOADING_LOOK_UPS = 100_000
+"""From so many on a timed run repays loading the kernel, if it is compiled."""
 
 
 @functools.cache
@@ -31,20 +39,45 @@ def refusal(*policies: Policy) -> str | None:
 
 
 def choose(engine: str, look_ups: int, *policies: Policy) -> Literal["reference", "kernel"]:
-    """Engine of a job of so many look-ups, all its runs together.
+    """Engine of a replay of so many look-ups, all its runs together.
 
     Raises
     ------
     SimError
         An unknown engine, or `kernel` where it cannot run.
     """
+    return _choose(engine, look_ups >= WORTH_LOOK_UPS, refusal(*policies))
+
+
+def choose_timed(
+    engine: str, look_ups: int, *policies: Policy, timeline: bool = False
+) -> Literal["reference", "kernel"]:
+    """Engine of timed runs of so many look-ups, all together.
+
+    Raises
+    ------
+    SimError
+        An unknown engine, or `kernel` where it cannot run.
+    """
+    reason = "a timeline is written by the reference engine only" if timeline else refusal(*policies)
+    worth = look_ups >= WORTH_TIMED_LOOK_UPS or (look_ups >= WORTH_LOADING_LOOK_UPS and timed_marker().exists())
+    return _choose(engine, worth, reason)
+
+
+def _choose(engine: str, worth: bool, reason: str | None) -> Literal["reference", "kernel"]:
     if engine not in ENGINES:
         raise SimError(f"unknown engine {engine!r} (known: {', '.join(ENGINES)})")
-    if engine == "reference":
-        return "reference"
-    reason = refusal(*policies)
-    if engine == "kernel":
-        if reason:
-            raise SimError(f"the kernel cannot run this: {reason}; the reference engine can")
-        return "kernel"
-    return "kernel" if reason is None and look_ups >= WORTH_LOOK_UPS else "reference"
+    if engine == "kernel" and reason:
+        raise SimError(f"the kernel cannot run this: {reason}; the reference engine can")
+    return "kernel" if engine == "kernel" or (engine == "auto" and worth and not reason) else "reference"
+
+
+@functools.cache
+def timed_marker() -> Path:
+    """File that says that the timed kernel of these sources was compiled here before."""
+    digest = hashlib.sha256()
+    for source in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(source.read_bytes())
+    if _has_numba():
+        digest.update(importlib.metadata.version("numba").encode())
+    return cache_folder() / f"timed-{digest.hexdigest()[:24]}"

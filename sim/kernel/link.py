@@ -10,6 +10,7 @@ so that a changed policy never runs old code, and numba itself checks its versio
 from __future__ import annotations
 
 import builtins
+import dis
 import functools
 import hashlib
 import os
@@ -23,8 +24,8 @@ from typing import Any
 from sim.errors import CompileError
 
 SIGNATURE = "void(int64)"
-INNER = {"nogil": True, "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-"""Options of inner functions: never called from Python, and their many arguments never passed in memory."""
+INNER = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
+"""Options of inner functions: never called from Python."""
 ENVIRONMENT = "EXPERT_RESIDENCY_CACHE"
 
 
@@ -44,12 +45,17 @@ class Linker:
     ----------
     bound
         What the names of the seam stand for.
+    kinds
+        Types that stand for annotations: functions are then compiled once, for what their annotations say. Without
+        it they are compiled for the arguments that are passed, and every call is replaced by what it calls, so
+        that many arguments are never passed in memory.
     """
 
-    def __init__(self, bound: Mapping[str, Any]) -> None:
+    def __init__(self, bound: Mapping[str, Any], *, kinds: Mapping[str, Any] | None = None) -> None:
         import numba
 
         self._njit: Any = numba.njit
+        self._kinds = kinds
         self._bound = bound
         self._made: dict[FunctionType, Any] = {}
         self.sources: set[str] = set()
@@ -78,25 +84,45 @@ class Linker:
         if value not in self._made:
             scope: dict[str, Any] = {"__builtins__": builtins, "__name__": value.__module__}
             copied = FunctionType(value.__code__, scope, value.__name__, value.__defaults__)
-            self._made[value] = self._njit(**INNER)(copied)
-            self._fill(scope, value)  # afterwards, since functions may call themselves
+            if self._kinds is None:
+                self._made[value] = self._njit(**INNER, forceinline=True)(copied)
+                self._fill(scope, value)  # afterwards, since functions may call themselves
+            else:
+                self._fill(scope, value)
+                self._made[value] = self._njit(self._signature(value), **INNER)(copied)
         return self._made[value]
+
+    def _signature(self, function: FunctionType) -> Any:
+        """Of a function whose annotations are all known; None to compile it for what is passed."""
+        assert self._kinds is not None
+        kinds = dict(function.__annotations__)
+        result = kinds.pop("return", "None")
+        if not {result, *kinds.values()} <= self._kinds.keys():
+            return None
+        return self._kinds[result](*[self._kinds[kind] for kind in kinds.values()])
 
 
 def _names(code: CodeType) -> list[str]:
+    """Global names that a function reads, not those of attributes."""
     inner = [name for const in code.co_consts if isinstance(const, CodeType) for name in _names(const)]
-    return [*code.co_names, *inner]
+    own = [op.argval for op in dis.get_instructions(code) if op.opname in ("LOAD_GLOBAL", "LOAD_NAME")]
+    return [*dict.fromkeys(own), *inner]
 
 
 def compile_loop(
-    loop: Callable[..., None], bound: Mapping[str, Any], label: str, signature: str = SIGNATURE
-) -> Any:
+    loop: Callable[..., Any], bound: Mapping[str, Any], label: str, signature: str = SIGNATURE, *,
+    kinds: Mapping[str, Any] | None = None, callback: bool = False,
+) -> Any:  # fmt: skip
     """Compiled form of `loop` with the seam's names bound.
 
     Parameters
     ----------
     label
         Names the kernel among those of the same sources: policies and forms of states.
+    kinds
+        As for `Linker`.
+    callback
+        Whether it is to be called by compiled code: the result then has an `address`.
 
     Raises
     ------
@@ -106,15 +132,19 @@ def compile_loop(
     import numba
     from numba.core.errors import NumbaError
 
-    linker = Linker(bound)
+    linker = Linker(bound, kinds=kinds)
     copied = linker.copy(loop)  # type: ignore[arg-type]
     anchor = _anchor(linker.sources, label)
     if anchor is not None:
         # numba keeps what it compiles beside the file that a function is said to come from.
         copied.__code__ = copied.__code__.replace(co_filename=str(anchor))
     try:
+        kept = anchor is not None
+        if callback:
+            cfunc: Any = numba.cfunc
+            return cfunc(signature, cache=kept)(copied)
         njit: Any = numba.njit
-        return njit(signature, nogil=True, no_cfunc_wrapper=True, cache=anchor is not None)(copied)
+        return njit(signature, nogil=True, no_cfunc_wrapper=True, cache=kept)(copied)
     except NumbaError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise CompileError(f"{label.split('|')[0]} cannot be compiled: {' '.join(lines[:3])}") from error

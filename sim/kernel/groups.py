@@ -1,0 +1,160 @@
+"""Groups of named values behind an address, as a type of compiled code.
+
+A *group* is what a tuple with named fields becomes when its arrays, numbers and further groups lie in a table. To
+pass one on takes one register, and a field is read where it is named; so a large loop may be cut into many
+functions, none of which is compiled with a hundred arguments.
+
+Addresses, lengths and numbers in a table do not change while a kernel runs: what changes lies in the arrays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.typing.templates import AttributeTemplate, infer_getattr
+from numba.extending import intrinsic, lower_getattr_generic, models, register_model
+
+from sim.errors import CompileError
+from sim.kernel.views import WORD, View
+
+Spec = tuple[str, tuple[tuple[str, int, Any], ...]]
+"""Name of a group, and of each field its name, its place in words, and what stands there."""
+
+
+class Table:
+    """A tuple with named fields as a table of words.
+
+    Parameters
+    ----------
+    state
+        Arrays, whole numbers, floats and further such tuples.
+
+    Raises
+    ------
+    CompileError
+        A field of another type.
+    """
+
+    def __init__(self, state: Any) -> None:
+        self.kept = state
+        """What the addresses point to."""
+        words: list[int] = []
+        self.spec: Spec = self._walk(state, words)
+        self.words = np.array(words, dtype=np.int64)
+
+    @property
+    def address(self) -> int:
+        """Where the words are."""
+        return int(self.words.ctypes.data)
+
+    def place(self, *path: str) -> int:
+        """Where a number stands in `words`: names of groups, then of the field."""
+        spec, at = self.spec, 0
+        for name in path:
+            start, spec = {field: (place, what) for field, place, what in spec[1]}[name]
+            at += start
+        return at
+
+    def _walk(self, state: Any, words: list[int]) -> Spec:
+        fields: list[tuple[str, int, Any]] = []
+        start = len(words)
+        for name, value in zip(state._fields, state, strict=True):
+            at = len(words) - start
+            if isinstance(value, np.ndarray):
+                words += [value.ctypes.data, len(value)]
+                stride = value.strides[0] // value.itemsize if len(value) > 1 else 1
+                fields.append((name, at, (value.dtype.name, stride)))
+            elif isinstance(value, tuple):
+                fields.append((name, at, self._walk(value, words)))
+            elif isinstance(value, (bool, int, np.integer)):
+                words.append(int(value))
+                fields.append((name, at, "int64"))
+            elif isinstance(value, float):
+                words.append(struct.unpack("<q", struct.pack("<d", value))[0])
+                fields.append((name, at, "float64"))
+            else:
+                raise CompileError(
+                    f"{type(state).__name__}.{name} is a {type(value).__name__}, not a number or array"
+                )
+        return type(state).__name__, tuple(fields)
+
+
+class Group(types.Type):
+    """Type of a group; `fields` gives place and type of each name."""
+
+    def __init__(self, spec: Spec) -> None:
+        name, fields = spec
+        self.fields: dict[str, tuple[int, Any]] = {field: (at, _kind(what)) for field, at, what in fields}
+        super().__init__(f"{name}-{hashlib.sha256(repr(spec).encode()).hexdigest()[:12]}")
+
+
+def _kind(what: Any) -> Any:
+    if isinstance(what, str):
+        return getattr(types, what)
+    if isinstance(what[1], int):
+        return View(getattr(types, what[0]), what[1])
+    return Group(what)
+
+
+@register_model(Group)
+class _GroupModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Group) -> None:
+        super().__init__(manager, kind, WORD)
+
+
+@infer_getattr
+class _Fields(AttributeTemplate):
+    key = Group
+
+    def generic_resolve(self, group: Any, name: Any) -> Any:  # type: ignore[override]
+        return group.fields[name][1] if name in group.fields else None
+
+
+@lower_getattr_generic(Group)
+def _field(context: Any, builder: Any, group: Group, address: Any, name: str) -> Any:
+    at, kind = group.fields[name]
+    if isinstance(kind, Group):
+        return builder.add(address, WORD(8 * at))
+    word = _word(builder, address, at)
+    if isinstance(kind, View):
+        made = cgutils.create_struct_proxy(kind)(context, builder)
+        made.data = builder.inttoptr(word, context.get_data_type(types.CPointer(kind.dtype)))
+        made.size = _word(builder, address, at + 1)
+        return made._getvalue()
+    return builder.bitcast(word, ir.DoubleType()) if kind == types.float64 else word
+
+
+def _word(builder: Any, address: Any, at: int) -> Any:
+    base = builder.inttoptr(address, ir.PointerType(WORD))
+    loaded = builder.load(builder.gep(base, [WORD(at)]))
+    loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
+    return loaded
+
+
+def group_at(kind: Group) -> Any:
+    """Compiled function from the address of a table to the group that lies there."""
+
+    @intrinsic
+    def group(typing_context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return args[0]
+
+        return kind(types.int64), generate
+
+    return group
+
+
+@intrinsic
+def call(typing_context: Any, code: Any, table: Any, what: Any, a: Any, b: Any, c: Any) -> Any:
+    """Call the C function `int64 (int64 table, what, a, b, c)` at the address `code`."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = ir.FunctionType(WORD, [WORD] * 5)
+        return builder.call(builder.inttoptr(args[0], ir.PointerType(kind)), args[1:])
+
+    return types.int64(*[types.int64] * 6), generate

@@ -1,0 +1,169 @@
+"""`sim.engine.prefetcher` on arrays: proposals, which become copies, and the staging ring."""
+
+# ruff: noqa: TC004  (names of the seam are there at run time, but not by import)
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from policies.structures import push_back, unlink
+from sim.channels.copy_engine import CANCELLED, COPYING, DONE, PREFETCH
+from sim.host.plan import PAGE_CACHE
+from sim.kernel.timed.copies import cancel, hold, leave_ring, let_go
+from sim.kernel.timed.host import NOBODY, read, source
+from sim.kernel.timed.landings import ask
+from sim.kernel.timed.residency import admit, under_way, waste
+from sim.kernel.timed.tables import (
+    ACTIVE_READS,
+    INTO_RING,
+    INTO_SLOT,
+    ISSUED,
+    ISSUED_BYTES,
+    LATE,
+    LATE_BYTES,
+    NEVER_EVICT,
+    OVER_BUDGET,
+    PAGES,
+    PROPOSE,
+    PROPOSED,
+    REFUSED,
+    SERIAL,
+    SPENT_BYTES,
+    STUCK,
+    USEFUL,
+    USEFUL_BYTES,
+    WASTED,
+    WASTED_BYTES,
+    Run,
+)
+
+if TYPE_CHECKING:
+    from sim.kernel.timed.seam import call
+
+
+def propose(run: Run, tick: int) -> None:
+    """Ask the policy, and send the copies that find room; residents that it wants are protected."""
+    ahead, slots, stats, v, rules = run.ahead, run.slots, run.found.stats, run.v, run.rules
+    v[SERIAL] += 1
+    n = call(run.calls.ahead_code, run.calls.ahead_table, PROPOSE, 0, 0, 0)
+    stats[PROPOSED] += n
+    for i in range(n):
+        key, deadline = ahead.keys[i], ahead.deadlines[i]
+        if slots.resident[key] == 1:
+            if slots.guard[key] < deadline:
+                slots.guard[key] = deadline
+        elif rules.frames > 0 and ahead.ring.home[key] >= 0:
+            batch = ahead.batch_of[key]
+            run.batches.deadline[batch] = max(run.batches.deadline[batch], deadline)
+        elif rules.insertion == PAGES:
+            warm(run, key)
+        elif rules.budget >= 0 and v[SPENT_BYTES] + slots.size_of[key] > rules.budget:
+            stats[OVER_BUDGET] += 1
+        elif room(run, key, tick):
+            copy_ahead(run, key, deadline)
+        else:
+            stats[REFUSED] += 1
+
+
+def warm(run: Run, key: int) -> None:
+    """Read pages of `key` ahead, unless the drive has other things to do or there is nothing to read."""
+    host = run.host
+    if run.v[ACTIVE_READS] > 0 or host.source_of[key] != PAGE_CACHE or host.reading[key] == 1:
+        return
+    if host.lists.home[host.page_base + key] < 0:
+        read(run, key, NOBODY)
+        run.found.stats[ISSUED] += 1
+        run.found.stats[ISSUED_BYTES] += run.slots.size_of[key]
+
+
+def room(run: Run, key: int, tick: int) -> bool:
+    """Make room for `key` as the insertion rule has it; `tick`: whose members at least are protected."""
+    ahead, slots, v, rules = run.ahead, run.slots, run.v, run.rules
+    if rules.frames > 0:
+        card = slots.card_of[key]
+        return ahead.ring.size[card] < rules.frames or reclaim(run, card, tick)
+    scope, size = slots.scope_of[key], slots.size_of[key]
+    if ahead.stuck_at[scope] == v[SERIAL] and size >= ahead.stuck_size[scope]:
+        return False
+    if rules.insertion == NEVER_EVICT and slots.used[scope] + size > slots.capacity[scope]:
+        return False
+    admitted = admit(run, key, tick - rules.reach, 0, 1) % 2 == 1
+    if v[STUCK] == 1:
+        ahead.stuck_at[scope] = v[SERIAL]
+        ahead.stuck_size[scope] = size
+    return admitted
+
+
+def reclaim(run: Run, card: int, tick: int) -> bool:
+    """Free the oldest buffer whose expert's time has passed, or whose copy can still be dropped then."""
+    ring = run.ahead.ring
+    end = len(ring.home) + card
+    key = ring.next[end]
+    while key != end:
+        batch = run.ahead.batch_of[key]
+        if run.batches.deadline[batch] < tick and run.batches.state[batch] != COPYING:
+            if not cancel(run, batch):
+                discard(run, key)
+            return True
+        key = ring.next[key]
+    return False
+
+
+def copy_ahead(run: Run, key: int, deadline: int) -> None:
+    """Ask for a copy of a proposed expert that has been given room."""
+    ahead, slots = run.ahead, run.slots
+    size = slots.size_of[key]
+    run.v[SPENT_BYTES] += size
+    run.found.stats[ISSUED] += 1
+    run.found.stats[ISSUED_BYTES] += size
+    staged = run.rules.frames > 0
+    batch = ask(run, key, source(run, key), PREFETCH, deadline, INTO_RING if staged else INTO_SLOT, 0)
+    if run.batches.state[batch] == CANCELLED:
+        return
+    if staged:
+        push_back(ahead.ring, slots.card_of[key], key)
+        ahead.batch_of[key] = batch
+        hold(run, batch)
+    else:
+        slots.unused[key] = 1
+        under_way(run, key, batch)
+
+
+def take(run: Run, key: int, stays: bool) -> int:
+    """An event wants the staged `key`: its batch, out of the ring; unless it `stays`, one not begun is dropped."""
+    ahead, stats, size = run.ahead, run.found.stats, run.slots.size_of[key]
+    batch = ahead.batch_of[key]
+    leave_ring(run, key)
+    if run.batches.state[batch] == DONE:
+        stats[USEFUL] += 1
+        stats[USEFUL_BYTES] += size
+    elif stays or not cancel(run, batch):
+        stats[LATE] += 1
+        stats[LATE_BYTES] += size
+    return batch
+
+
+def discard(run: Run, key: int) -> None:
+    """A staged expert that nobody wanted in time."""
+    unlink(run.ahead.ring, key)
+    let_go(run, run.ahead.batch_of[key])
+    run.found.stats[WASTED] += 1
+    run.found.stats[WASTED_BYTES] += run.slots.size_of[key]
+
+
+def close(run: Run) -> None:
+    """End of the run: what was copied ahead and not wanted was wasted."""
+    slots, ring = run.slots, run.ahead.ring
+    for key in range(len(slots.size_of)):
+        if slots.unused[key] == 1:
+            batch = slots.copy_of[key]
+            if batch < 0 or run.batches.priority[batch] != PREFETCH:
+                waste(run, key)
+    for card in range(len(ring.size)):
+        end = len(ring.home) + card
+        key = ring.next[end]
+        while key != end:
+            following = ring.next[key]
+            if run.batches.state[run.ahead.batch_of[key]] == DONE:
+                discard(run, key)
+            key = following

@@ -1,0 +1,211 @@
+"""The timed kernel from Python: compiled once, run as `sim.engine.SimPyEngine` would, with the same integers."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba.core import types
+
+from sim.errors import SimError
+from sim.host import HostPlan
+from sim.kernel.choice import timed_marker
+from sim.kernel.groups import Group, Spec, Table, call, group_at
+from sim.kernel.link import compile_loop
+from sim.kernel.state import Flat, Recorder, state_function
+from sim.kernel.timed import policy_calls
+from sim.kernel.timed import tables as t
+from sim.kernel.timed.acts import act
+from sim.kernel.timed.host import ACTIVE, INACTIVE
+from sim.kernel.timed.layout import run_table
+from sim.kernel.timed.walk import run_passes
+from sim.machine import Machine
+from sim.page_cache import PageCache
+from sim.pool import CachePool
+from sim.preset import EnginePreset
+from sim.result import CAUSES, PHASES, TIERS, PrefetchStats, RunResult
+from traces import RoutingTrace
+
+if TYPE_CHECKING:
+    from policies.protocol import Policy
+    from sim.engine import Policies
+
+PROGRESS_PASSES = 64
+"""Passes between two reports of progress."""
+CALLBACK = "int64(int64, int64, int64, int64, int64)"
+
+
+class TimedKernel:
+    """One run.
+
+    Parameters
+    ----------
+    trace, machine, preset, cache, policies, miss, host_plan, page_cache, progress
+        As for `sim.engine.SimPyEngine`.
+    recorder
+        Allocator that the states of `cache` came from.
+    """
+
+    def __init__(
+        self,
+        trace: RoutingTrace,
+        machine: Machine,
+        preset: EnginePreset,
+        cache: CachePool,
+        policies: Policies,
+        miss: str,
+        host_plan: HostPlan,
+        page_cache: PageCache | None,
+        recorder: Recorder,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.trace = trace
+        self._host_plan = host_plan
+        self._page_cache = page_cache
+        self._progress = progress
+        prefetch = policies.prefetch
+        future = policies.future if prefetch.needs_future else None
+        state = prefetch.start(cache.pool, recorder, future, trace.predictions or None)
+        made = run_table(trace, machine, preset, cache, policies, miss, host_plan, page_cache)
+        asked = t.Asked(
+            made.calls.event, made.trace.keys, made.trace.rows, made.plan.hits, made.slots.resident,
+            made.slots.guard, made.calls.misses, made.swaps.newcomers, made.swaps.victims,
+        )  # fmt: skip
+        proposing = asked._replace(wanted=made.ahead.keys, others=made.ahead.deadlines)
+        evict = _Called(policy_calls.evict, cache.eviction, asked, cache.state, recorder)
+        admit = _Called(policy_calls.admit, cache.admission, asked, cache.admission_state, recorder)
+        ahead = _Called(policy_calls.ahead, prefetch, proposing, state, recorder)
+        self._kept = (evict, admit, ahead)
+        calls = made.calls._replace(
+            evict_code=evict.code, evict_table=evict.address, admit_code=admit.code, admit_table=admit.address,
+            ahead_code=ahead.code, ahead_table=ahead.address,
+        )  # fmt: skip
+        self.tables = made._replace(calls=calls)
+
+    def run(self) -> None:
+        """Simulate every pass.
+
+        Raises
+        ------
+        SimError
+            Swaps alone are possible, and admission lets misses in.
+        """
+        # Both halves work on one table; the walk finds the other one's code and the table in it.
+        acts = _acts(Table(self.tables).spec)
+        calls = self.tables.calls
+        table = Table(self.tables._replace(calls=calls._replace(act_code=acts.address)))
+        table.words[table.place("calls", "act_table")] = table.address
+        kernel = _walk(table.spec)
+        with contextlib.suppress(OSError):
+            timed_marker().touch()
+        v, passes = self.tables.v, self.trace.n_passes
+        step = passes if self._progress is None else PROGRESS_PASSES
+        for end in [*range(step, passes, step), passes]:
+            v[t.TO_PASS] = end
+            kernel(table.address)
+            if v[t.STATUS] == t.SWAPS_ONLY:
+                raise SimError(self._host_plan.swaps_only)
+            if v[t.STATUS] != t.OK:
+                raise SimError(f"the kernel failed (status {v[t.STATUS]}); the reference engine can run this")
+            if self._progress is not None:
+                self._progress(end)
+        if self._page_cache is not None:
+            self._return_pages(self._page_cache)
+
+    def result(self, manifest: dict[str, Any], start_bytes: int) -> RunResult:
+        """What was found."""
+        found, v, engines = self.tables.found, self.tables.v, self.tables.engines
+        cards = len(engines.current) // 2
+        landed = np.asarray(engines.nbytes).reshape(2, cards, 3).sum(axis=1)
+        stats = PrefetchStats(**{name: int(found.stats[i]) for i, name in enumerate(t.STATS)})
+        stats.blocked_ns = int(sum(engines.blocked_ns[:cards]))
+        stats.blocking_bytes = int(sum(engines.blocking_bytes[:cards]))
+        tiers = (len(PHASES), len(TIERS))
+        return RunResult(
+            manifest=manifest,
+            pass_ns=np.asarray(found.pass_ns),
+            pass_causes=np.asarray(found.causes).reshape(-1, len(CAUSES)),
+            pass_phase=np.asarray(self.trace.pass_phase, dtype=np.int8),
+            pass_emits=np.asarray(self.trace.pass_emits, dtype=np.int32),
+            served_distinct=np.asarray(found.distinct).reshape(tiers),
+            served_routed=np.asarray(found.routed).reshape(tiers),
+            link_bytes={
+                "h2d_demand": int(landed[0, 0]),
+                "h2d_adapt": int(landed[0, 1]),
+                "h2d_prefetch": int(landed[0, 2]),
+                "d2h": int(landed[1].sum()),
+                "disk": int(v[t.DISK_BYTES]),
+                "cpu": int(v[t.CPU_BYTES]),
+            },
+            prefetch=stats,
+            evictions=int(v[t.EVICTIONS]),
+            admitted_bytes=int(v[t.ADMITTED_BYTES]),
+            waves=int(v[t.WAVES]),
+            start_bytes=start_bytes,
+            gpu_bytes=int(v[t.GPU_BYTES]),
+            resident_end=np.array(self.tables.slots.resident, dtype=np.uint8),
+        )
+
+    def _return_pages(self, cache: PageCache) -> None:
+        """Leave the page cache as the run left it."""
+        held, pages = self.tables.host.lists, self.tables.host.pages
+        for which, side in ((INACTIVE, cache.inactive), (ACTIVE, cache.active)):
+            side.clear()
+            end = len(held.home) + which
+            key = int(held.next[end])
+            while key != end:
+                side[key] = int(pages[key])
+                key = int(held.next[key])
+        cache.active_pages = int(self.tables.v[t.ACTIVE_PAGES])
+        cache.inactive_pages = int(self.tables.v[t.INACTIVE_PAGES])
+
+
+class _Called:
+    """One policy, compiled, and the table that its code is given."""
+
+    def __init__(self, code: Any, policy: Policy, asked: t.Asked, state: Any, recorder: Recorder) -> None:
+        recorder.pack(state)  # by itself, so that its form does not depend on the other policies
+        seen, own = Flat(asked, recorder), Flat(state, recorder)
+        self._kept = (seen, own)
+        self._table = np.array(seen.table + own.table, dtype=np.int64)
+        self.address = int(self._table.ctypes.data)
+        kind: Any = type(policy)
+        self.code = _policy(code, kind, seen.form, len(seen.table), own.form, tuple(own.classes.items())).address
+
+
+@functools.cache
+def _policy(
+    code: Any, policy: type[Any], asked: str, asked_words: int, state: str, classes: tuple[tuple[str, type], ...]
+) -> Any:
+    bound = {
+        "asked_state": state_function(asked, 0, {"Asked": t.Asked}),
+        "policy_state": state_function(state, asked_words, dict(classes)),
+    }
+    for name in ("learn", "insert", "remove", "victim", "select", "accepts", "pass_done", "propose"):
+        if hasattr(policy, name):
+            bound[f"policy_{name}"] = getattr(policy, name)
+    label = f"timed {policy.name}|{asked}|{state}"
+    return compile_loop(code, bound, label, CALLBACK, callback=True)
+
+
+def _compile(function: Any, spec: Spec, **options: Any) -> Any:
+    group = Group(spec)
+    kinds = {
+        "Run": group, "Links": group.fields["engines"][1].fields["queues"][1], "int": types.int64,
+        "bool": types.boolean, "None": types.void,
+    }  # fmt: skip
+    bound = {"run_at": group_at(group), "call": call}
+    return compile_loop(function, bound, f"timed {function.__name__}|{spec}", kinds=kinds, **options)
+
+
+@functools.cache
+def _acts(spec: Spec) -> Any:
+    return _compile(act, spec, signature=CALLBACK, callback=True)
+
+
+@functools.cache
+def _walk(spec: Spec) -> Any:
+    return _compile(run_passes, spec)

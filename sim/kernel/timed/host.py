@@ -1,0 +1,211 @@
+"""`sim.host.live`, `sim.channels.disk`, `sim.channels.cpu` and `sim.page_cache` on arrays."""
+
+from __future__ import annotations
+
+from policies.structures import front, move_to_back, push_back, unlink
+from sim.host.plan import DISK, PAGE_CACHE
+from sim.kernel.timed.copies import hold, let_go, submit
+from sim.kernel.timed.net import start
+from sim.kernel.timed.tables import (
+    ACTIVE_PAGES,
+    ACTIVE_READS,
+    COMPUTE,
+    CPU_BUSY,
+    CPU_BYTES,
+    CPU_WAITS,
+    DISK_BYTES,
+    INACTIVE_PAGES,
+    NOW,
+    QUEUE_HEAD,
+    QUEUE_SIZE,
+    READ,
+    SEGMENT,
+    SEGMENTS,
+    WAITING_SINCE,
+    Run,
+)
+
+INACTIVE, ACTIVE = 0, 1
+NOBODY = -1
+
+
+def source(run: Run, key: int) -> int:
+    """Tier of `key` now; a use as far as the page cache is concerned."""
+    tier = run.host.source_of[key]
+    if tier != PAGE_CACHE:
+        return tier
+    if run.host.reading[key] == 1:
+        return DISK
+    return PAGE_CACHE if touch(run, run.host.page_base + key) else DISK
+
+
+# ---- the page cache ------------------------------------------------------------------------------
+
+
+def touch(run: Run, page_key: int) -> bool:
+    """Use of an expert of the file: True if its pages are in memory."""
+    lists, v = run.host.lists, run.v
+    home = lists.home[page_key]
+    if home == ACTIVE:
+        move_to_back(lists, page_key)
+        return True
+    if home < 0:
+        return False
+    pages = run.host.pages[page_key]
+    unlink(lists, page_key)
+    push_back(lists, ACTIVE, page_key)
+    v[INACTIVE_PAGES] -= pages
+    v[ACTIVE_PAGES] += pages
+    while v[ACTIVE_PAGES] * run.host.whole > run.host.page_capacity * run.host.share and lists.size[ACTIVE] > 1:
+        oldest = front(lists, ACTIVE)
+        unlink(lists, oldest)
+        push_back(lists, INACTIVE, oldest)
+        v[ACTIVE_PAGES] -= run.host.pages[oldest]
+        v[INACTIVE_PAGES] += run.host.pages[oldest]
+    return True
+
+
+def keep_pages(run: Run, page_key: int, nbytes: int) -> None:
+    """An expert was read from the drive; the oldest make room."""
+    lists, v, capacity = run.host.lists, run.v, run.host.page_capacity
+    pages = -(-nbytes // run.host.page_bytes)
+    if lists.home[page_key] >= 0 or pages > capacity:
+        return
+    while v[ACTIVE_PAGES] + v[INACTIVE_PAGES] + pages > capacity:
+        if lists.size[INACTIVE] > 0:
+            oldest = front(lists, INACTIVE)
+            v[INACTIVE_PAGES] -= run.host.pages[oldest]
+        else:
+            oldest = front(lists, ACTIVE)
+            v[ACTIVE_PAGES] -= run.host.pages[oldest]
+        unlink(lists, oldest)
+    push_back(lists, INACTIVE, page_key)
+    run.host.pages[page_key] = pages
+    v[INACTIVE_PAGES] += pages
+
+
+# ---- the drive -----------------------------------------------------------------------------------
+
+
+def read(run: Run, key: int, waiter: int) -> None:
+    """Bring `key` into memory for a batch, a segment or NOBODY; a read already under way is joined."""
+    host, v = run.host, run.v
+    joined = host.reading[key] == 1
+    if not joined:
+        host.wait_first[key] = -1
+    if waiter >= 0:
+        host.wait_next[waiter] = -1
+        if host.wait_first[key] < 0:
+            host.wait_first[key] = waiter
+        else:
+            host.wait_next[host.wait_last[key]] = waiter
+        host.wait_last[key] = waiter
+        if waiter < host.batches:
+            hold(run, waiter)
+    if joined:
+        return
+    host.reading[key] = 1
+    host.left[key] = host.slices
+    for _ in range(host.slices):
+        if v[ACTIVE_READS] < host.lanes:
+            begin_read(run, key)
+        else:
+            host.queue[(v[QUEUE_HEAD] + v[QUEUE_SIZE]) % len(host.queue)] = key
+            v[QUEUE_SIZE] += 1
+
+
+def slice_bytes(run: Run, key: int) -> int:
+    """Bytes of one read: whole pages."""
+    page = run.host.page_bytes
+    return -(-run.slots.size_of[key] // (run.host.slices * page)) * page
+
+
+def read_by_link(run: Run, key: int) -> int:
+    """The copy engine reads `key` itself: ns that this adds to the copy."""
+    page = run.host.page_bytes
+    nbytes = -(-run.slots.size_of[key] // page) * page
+    keep_pages(run, run.host.page_base + key, run.slots.size_of[key])
+    run.v[DISK_BYTES] += nbytes
+    return run.host.latency - (-nbytes * 1000 // run.host.lane_rate)
+
+
+def begin_read(run: Run, key: int) -> None:
+    """One more lane is busy."""
+    host = run.host
+    run.v[ACTIVE_READS] += 1
+    solo = host.latency - (-slice_bytes(run, key) * 1000 // host.lane_rate)
+    start(run, solo, host.lane_rate, READ, key, -1)
+
+
+def read_ended(run: Run, key: int) -> None:
+    """A lane is free; with the last slice the expert is in memory, and those who wait go on."""
+    host, v = run.host, run.v
+    v[ACTIVE_READS] -= 1
+    v[DISK_BYTES] += slice_bytes(run, key)
+    if v[QUEUE_SIZE] > 0:
+        following = host.queue[v[QUEUE_HEAD]]
+        v[QUEUE_HEAD] = (v[QUEUE_HEAD] + 1) % len(host.queue)
+        v[QUEUE_SIZE] -= 1
+        begin_read(run, following)
+    host.left[key] -= 1
+    if host.left[key] > 0:
+        return
+    if host.cached == 1:
+        keep_pages(run, host.page_base + key, run.slots.size_of[key])
+    host.reading[key] = 0
+    waiter = host.wait_first[key]
+    while waiter >= 0:
+        following = host.wait_next[waiter]
+        if waiter < host.batches:
+            submit(run, waiter)
+            let_go(run, waiter)
+        else:
+            arrived(run, waiter - host.batches)
+        waiter = following
+
+
+# ---- the CPU pool --------------------------------------------------------------------------------
+
+
+def run_segments(run: Run) -> None:
+    """Work through the segments in order; the pool must be idle."""
+    v = run.v
+    v[SEGMENT] = 0
+    v[CPU_BUSY] = 1
+    v[CPU_WAITS] = 0
+    v[WAITING_SINCE] = -1
+    advance_pool(run)
+
+
+def advance_pool(run: Run) -> None:
+    """Begin the next segment, or wait for its bytes."""
+    cpu, v = run.cpu, run.v
+    at = v[SEGMENT]
+    if at == v[SEGMENTS]:
+        v[CPU_BUSY] = 0
+    elif cpu.ready[at] == 1:
+        start(run, cpu.solo[at], cpu.rate[at], COMPUTE, 0, -1)
+    else:
+        v[WAITING_SINCE] = v[NOW]
+        if cpu.fault[at] >= 0:
+            read(run, cpu.fault[at], run.host.batches + at)
+
+
+def arrived(run: Run, segment: int) -> None:
+    """The bytes of a segment are in memory now."""
+    cpu, v = run.cpu, run.v
+    cpu.ready[segment] = 1
+    if v[WAITING_SINCE] >= 0 and v[SEGMENT] == segment:
+        cpu.wait_from[v[CPU_WAITS]] = v[WAITING_SINCE]
+        cpu.wait_to[v[CPU_WAITS]] = v[NOW]
+        v[CPU_WAITS] += 1
+        v[WAITING_SINCE] = -1
+        advance_pool(run)
+
+
+def segment_done(run: Run) -> None:
+    """On to the next one."""
+    v = run.v
+    v[CPU_BYTES] += run.cpu.nbytes[v[SEGMENT]]
+    v[SEGMENT] += 1
+    advance_pool(run)

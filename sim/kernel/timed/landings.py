@@ -1,0 +1,226 @@
+"""What happens when a flow ends, and how time goes on until one does."""
+
+from __future__ import annotations
+
+from policies.protocol import NEVER
+from policies.structures import push_before
+from sim.channels.copy_engine import ADAPT, DONE, QUEUED
+from sim.channels.copy_engine import COPYING as IN_SERVICE
+from sim.host.plan import DISK
+from sim.kernel.timed.copies import (
+    add_copy,
+    begin,
+    finish,
+    more_urgent,
+    new_batch,
+    next_batch,
+    solo,
+    submit,
+)
+from sim.kernel.timed.host import read, read_by_link, read_ended, segment_done, source
+from sim.kernel.timed.net import DRAM_SERVER, leave, plan_wake, replan, settle, slowed, start
+from sim.kernel.timed.residency import slot_landed, swap, under_way
+from sim.kernel.timed.tables import (
+    CHANGED,
+    COMPUTE,
+    COPIED_BACK,
+    COPY,
+    COPYING,
+    ENDING,
+    FLOWS,
+    INTO_RING,
+    INTO_SLOT,
+    MOVE,
+    MOVED_BYTES,
+    MOVING,
+    NEVER_WOKEN,
+    NOW,
+    READ,
+    SETTLED,
+    STATUS,
+    SWAP_COPY,
+    SWAP_EXCHANGE,
+    SWAP_STREAMS,
+    SWAPPED,
+    WAKE,
+    Run,
+)
+
+# ---- time ----------------------------------------------------------------------------------------
+
+
+def wake(run: Run) -> None:
+    """Go to the time at which the next flows end, and end them."""
+    net, v = run.net, run.v
+    if v[WAKE] < 0:
+        v[STATUS] = NEVER_WOKEN
+        return
+    now = v[WAKE]
+    v[NOW] = now
+    v[ENDING] = 1
+    v[CHANGED] = 0
+    n = 0
+    if v[FLOWS] == 1:
+        v[SETTLED] = now
+        net.ended[0] = net.order[0]
+        n = 1
+    else:
+        settle(run)
+        for i in range(v[FLOWS]):
+            if net.finish[net.order[i]] <= now:
+                net.ended[n] = net.order[i]
+                n += 1
+    for i in range(n):
+        flow = net.ended[i]
+        following = flow_ended(run, net.kind[flow], net.ref[flow])
+        if following > 0:
+            net.remaining[flow] = following
+            net.finish[flow] = now + slowed(following, net.num[flow], net.den[flow])
+        else:
+            leave(run, flow)
+    v[ENDING] = 0
+    if v[CHANGED] == 1:
+        replan(run)
+    else:
+        plan_wake(run)
+
+
+def flow_ended(run: Run, kind: int, ref: int) -> int:
+    """Act on the end of a flow; returns the time of one that goes on in its place, or 0."""
+    if kind == COPY:
+        return copy_ended(run, ref)
+    if kind == COMPUTE:
+        segment_done(run)
+    elif kind == READ:
+        read_ended(run, ref)
+    else:
+        run.v[MOVING] = 0
+    return 0
+
+
+# ---- copies --------------------------------------------------------------------------------------
+
+
+def copy_ended(run: Run, engine: int) -> int:
+    """The copy in service landed: the next of its batch, or of the queues."""
+    batches, engines, v = run.batches, run.engines, run.v
+    batch = engines.current[engine]
+    copy = batches.current[batch]
+    size = run.slots.size_of[run.copies.key[copy]]
+    batches.landed[batch] += 1
+    batches.current[batch] = run.copies.next[copy]
+    priority = batches.priority[batch]
+    engines.nbytes[3 * engine + priority] += size
+    if engines.blocked_since[engine] >= 0:
+        if engines.awaited[engine] == 0:
+            engines.blocked_ns[engine] += v[NOW] - engines.blocked_since[engine]
+            engines.blocking_bytes[engine] += size
+        engines.blocked_since[engine] = -1
+    engines.awaited[engine] = 0
+    more = batches.landed[batch] < batches.size[batch]
+    if not more:
+        batches.state[batch] = DONE
+    landed(run, batch, copy)
+    if more and not more_urgent(run, engine, priority):
+        return solo(run, batch)
+    if more:
+        batches.state[batch] = QUEUED
+        which = 3 * engine + priority
+        push_before(engines.queues, which, batch, engines.queues.next[len(engines.queues.home) + which])
+    following = next_batch(run, engine)
+    engines.current[engine] = -1
+    rate = batches.rate[batch]
+    if not more:
+        finish(run, batch)
+    if following < 0:
+        return 0
+    if batches.rate[following] == rate:
+        engines.current[engine] = following
+        batches.state[following] = IN_SERVICE
+        return solo(run, following)
+    begin(run, engine, following, 0)
+    return 0
+
+
+def landed(run: Run, batch: int, copy: int) -> None:
+    """A copy landed: tell who asked for it."""
+    kind, key = run.batches.kind[batch], run.copies.key[copy]
+    if kind == INTO_SLOT:
+        slot_landed(run, key, run.batches.deadline[batch])
+    elif kind == INTO_RING:
+        if run.slots.copy_of[key] == batch:
+            slot_landed(run, key, run.batches.deadline[batch])
+    elif kind == SWAPPED:
+        swap_landed(run, key, run.batches.deadline[batch])
+    elif kind == COPIED_BACK and run.rules.swap == SWAP_EXCHANGE:
+        send(run, run.copies.pair[copy])
+
+
+def send(run: Run, batch: int) -> None:
+    """Queue a batch; one whose bytes are on the drive is read first."""
+    if run.batches.source[batch] == DISK and run.rules.link_reads == 1:
+        run.batches.read_ns[batch] = read_by_link(run, run.copies.key[run.batches.first[batch]])
+        submit(run, batch)
+    elif run.batches.source[batch] == DISK:
+        read(run, run.copies.key[run.batches.first[batch]], batch)
+    else:
+        submit(run, batch)
+
+
+def ask(run: Run, key: int, tier: int, priority: int, deadline: int, kind: int, rows: int) -> int:
+    """A batch of one copy to the card of `key`, asked for at once."""
+    batch = new_batch(run, run.slots.card_of[key], tier, priority, deadline, kind)
+    add_copy(run, batch, key, rows)
+    send(run, batch)
+    return batch
+
+
+# ---- swaps of a periodic policy ------------------------------------------------------------------
+
+
+def start_swaps(run: Run, n: int) -> None:
+    """`Exchange.start`: begin `n` swaps; a victim of -1 is a free slot, one whose own copy is under way stays."""
+    swaps, v, mode = run.swaps, run.v, run.rules.swap
+    v[MOVED_BYTES] = 0
+    cards = 0
+    for i in range(n):
+        newcomer, victim = swaps.newcomers[i], swaps.victims[i]
+        if victim >= 0 and run.slots.copy_of[victim] >= 0:
+            continue
+        swap(run, newcomer, victim)
+        tier = source(run, newcomer)
+        batch = new_batch(run, run.slots.card_of[newcomer], tier, ADAPT, NEVER, SWAPPED)
+        add_copy(run, batch, newcomer, 0)
+        under_way(run, newcomer, batch)
+        v[COPYING] += 1
+        if mode == SWAP_COPY or victim < 0:
+            send(run, batch)
+            continue
+        run.host.source_of[victim] = run.host.source_of[newcomer]
+        v[MOVED_BYTES] += run.slots.size_of[victim]
+        card = run.slots.card_of[victim]
+        if swaps.back[card] < 0:
+            swaps.back[card] = new_batch(run, len(swaps.back) + card, 0, ADAPT, NEVER, COPIED_BACK)
+            swaps.cards[cards] = card
+            cards += 1
+        run.copies.pair[add_copy(run, swaps.back[card], victim, 0)] = batch
+    for i in range(cards):
+        back = swaps.back[swaps.cards[i]]
+        swaps.back[swaps.cards[i]] = -1
+        if mode == SWAP_STREAMS:
+            copy = run.batches.first[back]
+            while copy >= 0:
+                send(run, run.copies.pair[copy])
+                copy = run.copies.next[copy]
+        submit(run, back)
+
+
+def swap_landed(run: Run, key: int, deadline: int) -> None:
+    """A newcomer is there; when all are, the host moves the victims to their places in RAM."""
+    v = run.v
+    v[COPYING] -= 1
+    slot_landed(run, key, deadline)
+    if v[COPYING] == 0 and v[MOVED_BYTES] > 0:
+        v[MOVING] = 1
+        rate = run.net.capacity[DRAM_SERVER]
+        start(run, -(-2 * v[MOVED_BYTES] * 1000 // rate), rate, MOVE, 0, -1)

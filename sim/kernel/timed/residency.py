@@ -1,0 +1,167 @@
+"""`sim.pool.CachePool` and `sim.engine.slots.Slots` on arrays."""
+
+# ruff: noqa: TC004  (names of the seam are there at run time, but not by import)
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from policies.protocol import NEVER
+from sim.kernel.timed.tables import (
+    ACCEPTS,
+    ADMITTED_BYTES,
+    CANCELLED_COPIES,
+    EVICTIONS,
+    INSERT,
+    ISSUED,
+    ISSUED_BYTES,
+    LATE,
+    LATE_BYTES,
+    NUMBER,
+    POLLUTED,
+    POLLUTED_BYTES,
+    REMOVE,
+    STUCK,
+    USEFUL,
+    USEFUL_BYTES,
+    VICTIM,
+    WANTED,
+    WASTED,
+    WASTED_BYTES,
+    Run,
+)
+
+if TYPE_CHECKING:
+    from sim.kernel.timed.seam import call
+
+
+def admit(run: Run, key: int, number: int, forced: int, ahead: int) -> int:
+    """`Slots.admit` or, with `ahead`, `Slots.admit_ahead`.
+
+    Returns 0 if `key` is turned away and 1 if it is admitted, and 2 more if a member of the event had to leave.
+    """
+    slots, v, calls = run.slots, run.v, run.calls
+    v[STUCK] = 0
+    scope, size = slots.scope_of[key], slots.size_of[key]
+    capacity = slots.capacity[scope]
+    if size > capacity:
+        return 0
+    tick = number + run.rules.members_may_leave
+    deferred = 0
+    while slots.used[scope] + size > capacity:
+        victim = call(calls.evict_code, calls.evict_table, VICTIM, scope, key, tick)
+        if victim < 0:
+            if forced == 0:
+                v[STUCK] = 1
+                return deferred
+            victim = call(calls.evict_code, calls.evict_table, VICTIM, scope, key, number + 1)
+        if victim < 0 or victim == key:
+            return deferred
+        if call(calls.admit_code, calls.admit_table, ACCEPTS, key, victim, 0) == 0:
+            return deferred
+        remove(run, victim)
+        if slots.guard[victim] >= number:
+            deferred = 2
+        left(run, victim)
+        if ahead == 1:
+            slots.displaced[victim] = 1
+    insert(run, key)
+    slots.ready[key] = 1
+    slots.displaced[key] = 0
+    v[ADMITTED_BYTES] += size
+    return 1 + deferred
+
+
+def insert(run: Run, key: int) -> None:
+    """`key` becomes resident."""
+    slots = run.slots
+    slots.resident[key] = 1
+    slots.used[slots.scope_of[key]] += slots.size_of[key]
+    call(run.calls.evict_code, run.calls.evict_table, INSERT, key, 0, 0)
+
+
+def remove(run: Run, key: int) -> None:
+    """`key` is resident no more."""
+    slots = run.slots
+    slots.resident[key] = 0
+    slots.used[slots.scope_of[key]] -= slots.size_of[key]
+    run.v[EVICTIONS] += 1
+    call(run.calls.evict_code, run.calls.evict_table, REMOVE, key, 0, 0)
+
+
+def left(run: Run, victim: int) -> None:
+    """Settle the account of one that has left."""
+    run.slots.ready[victim] = 0
+    if run.slots.unused[victim] == 1:
+        waste(run, victim)
+
+
+def waste(run: Run, key: int) -> None:
+    """A prefetched expert that nobody wanted."""
+    run.slots.unused[key] = 0
+    run.found.stats[WASTED] += 1
+    run.found.stats[WASTED_BYTES] += run.slots.size_of[key]
+
+
+def swap(run: Run, newcomer: int, victim: int) -> None:
+    """A periodic policy's exchange."""
+    if victim >= 0:
+        remove(run, victim)
+    insert(run, newcomer)
+    if victim >= 0:
+        left(run, victim)
+    run.v[ADMITTED_BYTES] += run.slots.size_of[newcomer]
+
+
+def under_way(run: Run, key: int, batch: int) -> None:
+    """A copy into `key`'s slot was asked for that the current event does not wait for."""
+    run.slots.ready[key] = 0
+    run.slots.copy_of[key] = batch
+    run.slots.guard[key] = NEVER
+
+
+def slot_landed(run: Run, key: int, deadline: int) -> None:
+    """The copy into `key`'s slot landed."""
+    slots, number = run.slots, run.v[NUMBER]
+    slots.copy_of[key] = -1
+    slots.ready[key] = 1
+    slots.guard[key] = max(number, deadline) if slots.unused[key] == 1 else number
+
+
+def slot_cancelled(run: Run, key: int) -> None:
+    """A prefetch into `key`'s slot was dropped before it began."""
+    slots = run.slots
+    dropped_copy(run, key)
+    slots.copy_of[key] = -1
+    slots.unused[key] = 0
+    slots.guard[key] = -1
+    remove(run, key)
+    run.v[EVICTIONS] -= 1
+
+
+def dropped_copy(run: Run, key: int) -> None:
+    """Book a copy that was asked for and dropped before it began."""
+    stats = run.found.stats
+    stats[CANCELLED_COPIES] += 1
+    stats[ISSUED] -= 1
+    stats[ISSUED_BYTES] -= run.slots.size_of[key]
+
+
+def missed(run: Run, key: int) -> None:
+    """An event wants an expert that left for a prefetched one."""
+    run.slots.displaced[key] = 0
+    run.found.stats[POLLUTED] += 1
+    run.found.stats[POLLUTED_BYTES] += run.slots.size_of[key]
+
+
+def wanted(run: Run, key: int) -> None:
+    """An event wants a resident expert that was prefetched: settle the account."""
+    slots, stats = run.slots, run.found.stats
+    slots.unused[key] = 0
+    stats[WANTED] += 1
+    if slots.ready[key] == 1:
+        stats[USEFUL] += 1
+        stats[USEFUL_BYTES] += slots.size_of[key]
+    else:
+        stats[LATE] += 1
+        stats[LATE_BYTES] += slots.size_of[key]

@@ -1,0 +1,24 @@
+"""Names that are bound when the timed kernel is linked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from policies.protocol import Event, Ints
+from sim.kernel.timed.tables import Asked, Run
+
+run_at: Callable[[int], Run]
+call: Callable[[int, int, int, int, int, int], int]
+"""Ask a compiled policy: address of its code, of its table, the question and three numbers."""
+
+asked_state: Callable[[int], Asked]
+policy_state: Callable[[int], Any]
+policy_learn: Callable[[Any, Event], None]
+policy_insert: Callable[[Any, int], None]
+policy_remove: Callable[[Any, int], None]
+policy_victim: Callable[[Any, int, int, Ints, int], int]
+policy_select: Callable[[Any, Event, Ints, int], int]
+policy_accepts: Callable[[Any, int, int], bool]
+policy_pass_done: Callable[[Any, int, Ints, Ints, Ints], int]
+policy_propose: Callable[[Any, Event, Ints, Ints], int]

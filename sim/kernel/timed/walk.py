@@ -1,0 +1,300 @@
+"""`sim.engine.walk` on arrays: the walk through the passes, layer by layer."""
+
+# ruff: noqa: TC004  (names of the seam are there at run time, but not by import)
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim.kernel.timed.tables import (
+    CARD,
+    CLOSE,
+    COPYING,
+    CPU_BUSY,
+    CPU_WAITS,
+    CPU_WORK,
+    DECIDE,
+    DEMAND_LATER,
+    E_END,
+    E_FIRST,
+    E_LAYER,
+    E_NUMBER,
+    E_PASS,
+    E_PHASE,
+    E_REQUEST,
+    FILL_SLOTS,
+    FILLS,
+    FROM_PASS,
+    GPU_BYTES,
+    HIT_BYTES,
+    HIT_ROWS,
+    ISSUED,
+    LATERS,
+    LAY_SEGMENTS,
+    LEARN,
+    MOVING,
+    NOW,
+    NUMBER,
+    OK,
+    PASS,
+    PASS_DONE,
+    PREFILL,
+    PROPOSE_AHEAD,
+    RELEASE,
+    RUN_SEGMENTS,
+    SENDS,
+    SPENT_BYTES,
+    START_SWAPS,
+    STATUS,
+    TO_PASS,
+    VERIFY,
+    WAITS,
+    WAKE,
+    WAKE_UP,
+    WAVES,
+    Run,
+)
+from sim.result import (
+    ADAPT_WAIT,
+    CAUSES,
+    CPU_WAIT,
+    DENSE,
+    DISK_WAIT,
+    DRAFT,
+    EXPERTS,
+    HANDOFF,
+    OVERHEAD,
+    PCIE_WAIT,
+    SYNC,
+)
+
+if TYPE_CHECKING:
+    from sim.kernel.timed.seam import call, run_at
+
+N_CAUSES = len(CAUSES)
+
+
+def run_passes(table: int) -> None:
+    """Simulate the passes FROM_PASS up to TO_PASS of the run in `table`; after the last one, settle accounts."""
+    run = run_at(table)
+    v = run.v
+    while v[FROM_PASS] < v[TO_PASS] and v[STATUS] == OK:
+        one_pass(run, v[FROM_PASS])
+        v[FROM_PASS] += 1
+    if v[FROM_PASS] == len(run.trace.phase_of) and v[STATUS] == OK:
+        step(run, CLOSE, 0, 0)
+
+
+def one_pass(run: Run, number: int) -> None:
+    """One pass."""
+    v, costs, trace = run.v, run.costs, run.trace
+    began = v[NOW]
+    phase = trace.phase_of[number]
+    first = trace.pass_first[number]
+    v[CARD] = 0
+    v[PASS] = number
+    v[SPENT_BYTES] = 0
+    if costs.first > 0:
+        spend(run, costs.first, DENSE)
+    for e in range(first, trace.pass_first[number + 1]):
+        one_event(run, e, number, phase)
+        step(run, RELEASE, 0, 0)
+        if v[STATUS] != OK:
+            return
+    if costs.head > 0:
+        spend(run, costs.head, DENSE)
+    if run.rules.periodic == 1 and v[COPYING] == 0 and v[MOVING] == 0:
+        step(run, START_SWAPS, call(run.calls.admit_code, run.calls.admit_table, PASS_DONE, number, 0, 0), 0)
+    if costs.whole_pass > 0:
+        spend(run, costs.whole_pass, OVERHEAD)
+    if costs.draft > 0 and phase == VERIFY:
+        spend(run, (trace.event_rows[first] - 1) * costs.draft, DRAFT)
+    if run.rules.swaps_block == 1 and (v[COPYING] > 0 or v[MOVING] == 1):
+        waited = v[NOW]
+        while (v[COPYING] > 0 or v[MOVING] == 1) and v[STATUS] == OK:
+            step(run, WAKE_UP, 0, 0)
+        run.found.causes[number * N_CAUSES + ADAPT_WAIT] += v[NOW] - waited
+    run.found.pass_ns[number] = v[NOW] - began
+
+
+def step(run: Run, what: int, a: int, b: int) -> None:
+    """One of `acts`."""
+    call(run.calls.act_code, run.calls.act_table, what, a, b, 0)
+
+
+def advance(run: Run, ns: int) -> None:
+    """Let `ns` pass; flows that end at its very end still end before."""
+    v = run.v
+    until = v[NOW] + ns
+    while v[WAKE] >= 0 and v[WAKE] <= until:
+        step(run, WAKE_UP, 0, 0)
+    v[NOW] = until
+
+
+def spend(run: Run, ns: int, cause: int) -> None:
+    """Let `ns` pass for `cause`."""
+    advance(run, ns)
+    run.found.causes[run.v[PASS] * N_CAUSES + cause] += ns
+
+
+def one_event(run: Run, number: int, pass_index: int, phase: int) -> None:
+    """One layer of one pass."""
+    v, costs, trace, rules, calls = run.v, run.costs, run.trace, run.rules, run.calls
+    layer, n_rows = trace.layers[number], trace.event_rows[number]
+    lo, hi = trace.offsets[number], trace.offsets[number + 1]
+    card = costs.card_of[layer]
+    if card != v[CARD]:
+        spend(run, costs.handoff[card * (costs.most_rows + 1) + n_rows], HANDOFF)
+        v[CARD] = card
+    dense, sync = costs.dense[layer], costs.sync[card]
+    if n_rows > 1:
+        dense = max(dense, n_rows * costs.dense_flop[layer] // costs.flop_per_ns[card])
+    if phase != PREFILL:
+        dense += (n_rows - 1) * costs.row
+    if run.engines.current[card] >= 0:
+        sync += costs.beside
+    advance(run, dense + sync)
+    causes = pass_index * N_CAUSES
+    run.found.causes[causes + DENSE] += dense
+    run.found.causes[causes + SYNC] += sync
+
+    v[NUMBER] = number
+    event = calls.event
+    event[E_NUMBER], event[E_PASS], event[E_LAYER] = number, pass_index, layer
+    event[E_FIRST], event[E_END], event[E_PHASE] = lo, hi, phase
+    event[E_REQUEST] = trace.request_of[pass_index]
+    step(run, DECIDE, card, phase)
+    sending = costs.send + v[SENDS] * costs.copy if v[SENDS] > 0 else 0
+    stats = run.found.stats
+    if rules.at_router == 1:
+        issued = stats[ISSUED]
+        predict(run, number)
+        if stats[ISSUED] > issued:
+            sending += costs.send + (stats[ISSUED] - issued) * costs.copy
+    if sending > 0:
+        spend(run, sending, SYNC)
+    host_free = v[NOW]
+    cpu_work = v[CPU_WORK] > 0
+    if cpu_work:
+        step(run, LAY_SEGMENTS, layer, 0)
+        if rules.overlap == 1:
+            step(run, RUN_SEGMENTS, 0, 0)
+
+    if v[HIT_BYTES] > 0:
+        compute_group(run, card, v[HIT_BYTES], v[HIT_ROWS])
+    if v[WAITS] > 0:
+        land(run, card)
+    if v[LATERS] > 0:
+        v[WAVES] += 1
+        step(run, DEMAND_LATER, card, 0)
+        land(run, card)
+
+    if cpu_work:
+        if rules.overlap == 0:
+            step(run, RUN_SEGMENTS, 0, 0)
+        if v[CPU_BUSY] == 1:
+            wait_for_pool(run)
+    if costs.combine > 0:
+        spend(run, costs.combine, SYNC)
+    if v[FILLS] > 0:
+        step(run, FILL_SLOTS, card, 0)
+    call(calls.ahead_code, calls.ahead_table, LEARN, 0, 0, 0)
+    issued = stats[ISSUED]
+    last = layer == len(costs.card_of) - 1
+    if rules.at_layer == 1 or (rules.at_pass == 1 and last):
+        predict(run, number + 1)
+    issued = stats[ISSUED] - issued
+    if v[FILLS] > 0 or issued != 0:
+        host_ns = costs.fill + v[FILLS] * costs.fill_copy if v[FILLS] > 0 else costs.ahead
+        still = (v[NOW] if cpu_work else host_free) + host_ns + issued * costs.copy - v[NOW]
+        if still > 0:
+            spend(run, still, SYNC)
+
+
+def predict(run: Run, tick: int) -> None:
+    """Let the prefetcher predict, which may take time, and ask for copies."""
+    if run.costs.predict > 0:
+        spend(run, run.costs.predict, SYNC)
+    step(run, PROPOSE_AHEAD, tick, 0)
+
+
+def compute_group(run: Run, card: int, nbytes: int, rows: int) -> None:
+    """The card computes one group of experts."""
+    costs = run.costs
+    run.v[GPU_BYTES] += nbytes
+    ns = rows * costs.expert_flop // costs.flop_per_ns[card]
+    if costs.points[card] < costs.points[card + 1]:
+        ns = max(measured(run, card, nbytes), costs.expert_launch[card] + ns)
+    else:
+        ns = costs.expert_launch[card] + max(-(-nbytes * 1000 // costs.expert_rate[card]), ns)
+    spend(run, ns, EXPERTS)
+
+
+def measured(run: Run, card: int, nbytes: int) -> int:
+    """`Costs` between measured times of groups."""
+    costs = run.costs
+    x, y = costs.point_bytes, costs.point_ns
+    first, end = costs.points[card], costs.points[card + 1]
+    after = first
+    while after < end and x[after] <= nbytes:
+        after += 1
+    if after == first:
+        return y[first]
+    before = after - 1
+    if after == end:
+        return y[before] - (-(nbytes - x[before]) * 1000 // costs.expert_rate[card])
+    return y[before] + (nbytes - x[before]) * (y[after] - y[before]) // (x[after] - x[before])
+
+
+def land(run: Run, card: int) -> None:
+    """Compute experts as they land: of each batch in turn, all that have landed since as one group."""
+    plan, v, copies, landed = run.plan, run.v, run.copies, run.batches.landed
+    nbytes = rows = 0
+    for i in range(v[WAITS]):
+        batch, at, copy = plan.wait_batch[i], plan.wait_at[i], plan.wait_copy[i]
+        end = at + plan.wait_count[i]
+        if run.rules.by_layer == 1:
+            wait_for(run, batch, end - 1)
+        while at < end and v[STATUS] == OK:
+            if landed[batch] <= at:
+                wait_for(run, batch, at)
+            upto = min(end, landed[batch])
+            if run.rules.by_layer == 0:
+                nbytes = rows = 0
+            while at < upto:
+                nbytes += run.slots.size_of[copies.key[copy]]
+                rows += copies.rows[copy]
+                copy = copies.next[copy]
+                at += 1
+            if run.rules.by_layer == 0:
+                compute_group(run, card, nbytes, rows)
+    if run.rules.by_layer == 1:
+        compute_group(run, card, nbytes, rows)
+    v[WAITS] = 0
+
+
+def wait_for(run: Run, batch: int, at: int) -> None:
+    """Wait until copy `at` of a batch has landed, for its read first and then for the link."""
+    v = run.v
+    began = v[NOW]
+    while run.batches.landed[batch] <= at and v[STATUS] == OK:
+        step(run, WAKE_UP, 0, 0)
+    waited = v[NOW] - began
+    disk_ns = min(max(run.batches.submitted[batch] - began, 0), waited)
+    causes = v[PASS] * N_CAUSES
+    run.found.causes[causes + DISK_WAIT] += disk_ns
+    run.found.causes[causes + PCIE_WAIT] += waited - disk_ns
+
+
+def wait_for_pool(run: Run) -> None:
+    """Wait for the CPU pool: while it waits for the drive, and while it works."""
+    v, cpu = run.v, run.cpu
+    began = v[NOW]
+    while v[CPU_BUSY] == 1 and v[STATUS] == OK:
+        step(run, WAKE_UP, 0, 0)
+    disk_ns = 0
+    for i in range(v[CPU_WAITS]):
+        disk_ns += max(0, min(cpu.wait_to[i], v[NOW]) - max(cpu.wait_from[i], began))
+    causes = v[PASS] * N_CAUSES
+    run.found.causes[causes + DISK_WAIT] += disk_ns
+    run.found.causes[causes + CPU_WAIT] += v[NOW] - began - disk_ns

@@ -1,0 +1,161 @@
+"""The compiled timed kernel gives the reference's integers: every pass, every cause, every byte."""
+
+import inspect
+import textwrap
+from collections import Counter
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from policies import PolicyError
+from sim.channels import CopyEngine, SharedNet
+from sim.engine import SimPyEngine
+from sim.errors import SimError
+from sim.preset import EnginePreset
+from sim.result import CAUSES, TIERS
+from sim.run import prepare, simulate
+from tests.interpreted import interpret
+from tests.tiny_runs import CHANGED, SWAPS, Tiny, compiled, tiny_runs
+
+pytest.importorskip("numba")
+
+FEW = tiny_runs(["lru", "belady"], ["always", SWAPS], ("none", "oracle:window=3"))
+ALL = tiny_runs(compiled("eviction"), [*compiled("admission"), SWAPS, SWAPS])
+
+
+def found(tiny: Tiny, simulator: str):
+    try:
+        return simulate(tiny.trace, tiny.spec, profiles=tiny.profiles, preset=tiny.preset, simulator=simulator)
+    except (SimError, PolicyError, ValueError) as error:
+        return str(error)
+
+
+def check_equal(tiny: Tiny):
+    """Both engines find the same, or refuse with the same words; the result, or None if it was refused."""
+    reference, kernel = found(tiny, "reference"), found(tiny, "kernel")
+    if isinstance(reference, str) or isinstance(kernel, str):
+        assert reference == kernel
+        return None
+    for field in fields(reference):
+        if field.name == "simulator":
+            continue
+        one, other = getattr(reference, field.name), getattr(kernel, field.name)
+        if isinstance(one, np.ndarray):
+            assert one.tolist() == other.tolist(), field.name
+        else:
+            assert one == other, field.name
+    assert (reference.simulator, kernel.simulator) == ("reference", "kernel")
+    return reference
+
+
+def for_each(cases: int, drawn, check) -> None:
+    """Call `check` on so many runs, the same ones every time."""
+
+    @settings(
+        max_examples=cases, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(drawn)
+    def run(tiny):
+        check(tiny)
+
+    run()
+
+
+def test_the_kernel_is_the_reference():
+    for_each(300, FEW, check_equal)
+
+
+@pytest.mark.slow  # compiles every policy
+def test_the_kernel_is_the_reference_under_every_policy_and_meets_everything():
+    met = Counter()
+
+    def check(tiny: Tiny) -> None:
+        result = check_equal(tiny)
+        if result is None:
+            met["not run"] += 1
+            return
+        moved, stats, causes = result.link_bytes, result.prefetch, result.pass_causes.sum(axis=0)
+        met.update(
+            {
+                name: int(bool(seen))
+                for name, seen in {
+                    **moved, **vars(stats), **dict(zip(CAUSES, causes.tolist(), strict=True)),
+                    **dict(zip(TIERS, result.served_distinct.sum(axis=0).tolist(), strict=True)),
+                    "waves": result.waves, "evictions": result.evictions,
+                    "exchange": moved["d2h"] and causes[CAUSES.index("adapt")],
+                    "streams": moved["d2h"] and not causes[CAUSES.index("adapt")],
+                    "reads by the link": moved["disk"] and tiny.preset.reads == "link",
+                }.items()
+            }
+        )  # fmt: skip
+
+    for_each(1700, ALL, check)
+    assert met.pop("not run") < 400
+    assert min(met.values()) >= 5, met
+
+
+def test_its_source_never_leaves_an_array():
+    """Compiled code would not notice an index out of range: the same source on lists that do."""
+
+    def check(tiny: Tiny) -> None:
+        reference = found(tiny, "reference")
+        if not isinstance(reference, str):
+            run = interpret(tiny.trace, tiny.spec, profiles=tiny.profiles, preset=tiny.preset)
+            assert list(run.found.pass_ns) == reference.pass_ns.tolist()
+
+    for_each(200, ALL, check)
+
+
+def test_whoever_is_under_way_is_not_swapped_out():
+    """Bytes in use are those of the residents, also where prefetches and swaps meet."""
+
+    def check(tiny: Tiny) -> None:
+        if isinstance(found(tiny, "reference"), str):
+            return
+        ready = prepare(tiny.trace, tiny.spec, profiles=tiny.profiles, preset=tiny.preset)
+        engine = SimPyEngine(
+            tiny.trace, ready.machine, ready.preset, ready.cache, ready.policies, ready.miss, ready.host_plan,
+            ready.page_cache,
+        )  # fmt: skip
+        engine.run()
+        cache = ready.cache
+        for scope, used in enumerate(cache.used):
+            inside = [
+                key for key, there in enumerate(cache.resident) if there and cache.pool.scope_of[key] == scope
+            ]
+            assert used == sum(cache.pool.size_of[key] for key in inside)
+
+    for_each(300, tiny_runs(["lru"], [SWAPS], ("previous-token", "oracle:window=3")), check)
+
+
+def mutated(patch, owner: type, name: str, old: str, new: str) -> None:
+    """Change one place of a method's source."""
+    method = getattr(owner, name)
+    text = textwrap.dedent(inspect.getsource(method))
+    assert text.count(old) == 1
+    scope = dict(method.__globals__)
+    exec(text.replace(old, new), scope)
+    patch.setattr(owner, name, scope[name])
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "old", "new"),
+    [
+        (SharedNet, "_schedule", "URGENT", "URGENT + 1"),
+        (CopyEngine, "_enqueue", ".append(batch)", ".appendleft(batch)"),
+    ],
+    ids=["deciders-first", "last-in-first-out"],
+)
+def test_another_order_at_equal_times_is_noticed(monkeypatch, owner, name, old, new):
+    mutated(monkeypatch, owner, name, old, new)
+    with pytest.raises(AssertionError):
+        for_each(300, FEW, check_equal)
+
+
+def test_every_rule_and_time_of_a_preset_is_drawn():
+    """A preset field that the kernel does not know would be ignored by it: it must be met in the runs above."""
+    told = {"name", "summary", "source", "policy", "notes", "miss", "dense_launches", "expert_launches"}
+    assert set(EnginePreset.model_fields) == told | set(CHANGED)
