@@ -1,15 +1,21 @@
 """Calibrate a machine with a card and run the arms of the shipped live runs.
 
-    python benchmarks/live_runs.py --out DIR --name h200 [--rounds 3] [--seconds 480] [--groups x1 x4 cardless]
+    python benchmarks/live_runs.py --out DIR --name h200 [--rounds 4] [--seconds 480] [--groups x1 x4 cardless]
+    python benchmarks/live_runs.py --out DIR --name here --trace mine.parquet [--groups x1]
 
 For every group four files: `NAME-GROUP.toml` (profile), `.engine.toml`, `.readings.json`, `live-NAME-GROUP.csv`.
 Group x4 runs the same routing with experts and dense parts of four times the bytes, group `cardless` the engine
-without a card. An arm's run is the first 160 decode passes of a bundled trace, of which 32 warm the cache.
+without a card. An arm's run is the first 160 decode passes of a trace, of which 32 warm the cache (without a card
+as `CARDLESS` says, and a figure is that of the machine left to itself, `Outcome.usual_tok_s`). With `--trace`
+the runs are of that trace, whose part that was run is written beside the tables.
+Every round takes each measurement of the calibration and then runs each arm: both meet the same states of the
+machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import functools
 import json
@@ -17,44 +23,55 @@ import os
 import platform
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from hwmodels.calibrate import calibrate
+from hwmodels.calibrate.cardless import USUAL
 from hwmodels.calibrate.run import cpu_name, default_workers
-from hwmodels.live.card import has_card, require_card
+from hwmodels.live.card import LiveSizes, has_card, require_card
 from hwmodels.live.cardless import CardlessEngine
 from hwmodels.live.engine import CardEngine, HostExperts
 from hwmodels.live.steps import Measured
-from sim.live.arms import Arm, decode_window, run_arms, scaled, to_rows, write_rows
+from sim.live.arms import Arm, Outcome, decode_window, run_round, scaled, to_rows, write_rows
 from sim.live.schedule import Schedule, make_schedule, sizes_of
+from traces import ModelGeometry, RoutingTrace, read_trace, write_parquet
 from traces.bundled import load
 
 PASSES, WARMUP = 160, 32
+CARDLESS = {"warm": (64, 16), "cold": (32, 0)}
+"""Passes and warm-up without a card; a cold start is looked at from its first read."""
+BUNDLED = ("tinymoe-prose", "tinymoe-code")
 
 
-def card_arms(trace: str, full: bool) -> list[Arm]:
-    """All arms on one trace; a few of each kind unless `full`."""
-    capacities = (12, 20, 32, 48) if full else (20, 40)
-    middle = (20, 32, 48) if full else (32,)
+def card_arms(trace: str, geometry: ModelGeometry, full: bool, looks_ahead: bool) -> list[Arm]:
+    """All arms on one trace; a few of each kind unless `full`. Slots are given for layers of 64 experts."""
+
+    def slots(*counts: int) -> tuple[int, ...]:
+        return tuple(max(geometry.top_k, n * geometry.experts // 64) for n in counts)
+
+    capacities = slots(12, 20, 32, 48) if full else slots(20, 40)
+    middle = slots(20, 32, 48) if full else slots(32)
+    few = capacities[1:3] if full else capacities
     arms = [Arm(trace, n, eviction=e) for e in ("lru", "lfu", "static") for n in capacities]
-    ahead = ["oracle:window=1", "oracle:window=12", "noisy-oracle:recall=0.5,precision=0.5"]
+    ahead = ["oracle:window=1", f"oracle:window={geometry.n_layers}", "noisy-oracle:recall=0.5,precision=0.5"]
     arms += [Arm(trace, n, prefetch=p) for p in ahead for n in middle]
-    arms += [Arm(trace, n, prefetch="gate-lookahead") for n in middle[:2]]
+    arms += [Arm(trace, n, prefetch="gate-lookahead") for n in middle[:2] if looks_ahead]
     arms += [Arm(trace, n, eviction="static", miss="cpu") for n in capacities]
     arms += [Arm(trace, n, miss="cpu", fill=True) for n in middle[:2]]
     arms += [Arm(trace, n, miss="hybrid", pcie_share=0.5) for n in middle]
     arms += [Arm(trace, middle[0], miss="stream", eviction="static")]
-    arms += [Arm(trace, n, host="mmap") for n in capacities[1:3]]
-    arms += [Arm(trace, n, host="mmap", eviction="static", miss="cpu") for n in capacities[1:3]]
+    arms += [Arm(trace, n, host="mmap") for n in few]
+    arms += [Arm(trace, n, host="mmap", eviction="static", miss="cpu") for n in few]
     arms += [Arm(trace, middle[0], host="mmap", start="cold")]
     arms += [Arm(trace, middle[0], host="mmap", start="cold", eviction="static", miss="cpu")]
     return arms
 
 
-def cardless_arms(trace: str) -> list[Arm]:
+def cardless_arms(trace: str, geometry: ModelGeometry) -> list[Arm]:
     """Caches of four sizes over a file, warm and cold, and an oracle."""
-    sizes = (8, 16, 32, 48)
+    sizes = [max(geometry.top_k, n * geometry.experts // 64) for n in (8, 16, 32, 48)]
     arms = [Arm(trace, n, host="mmap", start=state) for n in sizes for state in ("warm", "cold")]
     return arms + [Arm(trace, n, host="mmap", prefetch="oracle:window=1") for n in sizes[1:]]
 
@@ -64,78 +81,115 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--name", default="this-machine")
     parser.add_argument("--folder", type=Path, default=Path("/tmp"))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--calibration-rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=480.0, help="no new run is begun later than this")
     parser.add_argument("--groups", nargs="+", default=["x1", "x4", "cardless"])
+    parser.add_argument("--trace", type=Path, help="a trace of yours in the place of the bundled ones")
     parser.add_argument("--smoke", action="store_true", help="one short run of each kind")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     for number, group in enumerate(args.groups):
         try:
-            run_group(args, group, start + args.seconds * (number + 1) / len(args.groups), full=number == 0)
+            run_group(
+                args,
+                group,
+                start + args.seconds * (number + 1) / len(args.groups),
+                full=not (args.smoke or args.trace),
+            )
         except Exception:  # the other groups are still worth having
             traceback.print_exc()
 
 
 def run_group(args: argparse.Namespace, group: str, end: float, *, full: bool) -> None:
-    """Calibrate, run all arms of a group, write the files."""
+    """Calibrate, with a round of all arms after each round of measurements; write the files of a group."""
     start = time.monotonic()
     cardless = group == "cardless" or not has_card()
-    passes, warmup = (24, 8) if args.smoke else (PASSES, WARMUP)
-    names = ["tinymoe-prose", "tinymoe-code"] if full and not args.smoke else ["tinymoe-prose"]
-    windows = {name: decode_window(load(name), passes) for name in names}
+    whole = {args.trace.stem: read_trace(args.trace)} if args.trace else {name: load(name) for name in BUNDLED}
+    if args.smoke:
+        whole = dict([next(iter(whole.items()))])
+    if args.trace:
+        write_parquet(decode_window(whole[args.trace.stem], PASSES), args.out / f"{args.trace.stem}.parquet")
     factor = int(group[1:]) if group.startswith("x") else 1
-    traces = {name: replace(window, geometry=scaled(window.geometry, factor)) for name, window in windows.items()}
-    sizes = sizes_of(traces[names[0]].geometry)
+    geometry = scaled(next(iter(whole.values())).geometry, factor)
+
+    def span(arm: Arm) -> tuple[int, int]:
+        """Passes, and how many of them are not counted."""
+        if args.smoke:
+            return 24, 8
+        return CARDLESS[arm.start] if cardless else (PASSES, WARMUP)
+
+    @functools.cache
+    def window(name: str, passes: int) -> RoutingTrace:
+        return replace(decode_window(whole[name], passes), geometry=geometry)
+
+    sizes = sizes_of(geometry)
     label = f"{args.name}-{group}"
-    made = calibrate(sizes, args.folder, name=label, rounds=args.calibration_rounds, cardless=cardless)
+    arms = [
+        arm
+        for name, trace in whole.items()
+        for arm in (
+            cardless_arms(name, geometry) if cardless else card_arms(name, geometry, full, 1 in trace.predictions)
+        )
+    ]
+    outcomes = [Outcome(arm, make_schedule(window(arm.trace, span(arm)[0]), arm.choices), []) for arm in arms]
+    workers = default_workers(card=not cardless)
+    with contextlib.ExitStack() as hosts:
+        if cardless:
+            run = cardless_runner(sizes, args.folder, workers)
+        else:
+            run = card_runner(sizes, args.folder, workers, max(one.schedule.slots for one in outcomes), hosts)
+
+        def between() -> None:
+            run_round(outcomes, run, seed=len(outcomes[-1].rounds), deadline=lambda: time.monotonic() > end)
+            print(f"{label}: {time.monotonic() - start:.0f} s", flush=True)
+
+        made = calibrate(sizes, args.folder, name=label, rounds=args.rounds, cardless=cardless, between=between)
     (args.out / f"{label}.toml").write_text(made.profile_toml)
     (args.out / f"{label}.engine.toml").write_text(made.engine_toml)
     (args.out / f"{label}.readings.json").write_text(json.dumps(made.readings.table(), indent=0))
-    print(f"{label}: calibrated in {time.monotonic() - start:.0f} s; noisy: {', '.join(made.noisy) or 'none'}")
-
-    every = full and not args.smoke
-    arms = [arm for name in names for arm in (cardless_arms(name) if cardless else card_arms(name, every))]
-    workers = default_workers(card=not cardless)
-    hosts = (
-        {} if cardless else {"arena": HostExperts(sizes, "arena"), "mmap": HostExperts(sizes, "mmap", args.folder)}
+    rows = []
+    for one in outcomes:
+        passes, warmup = span(one.arm)
+        where, usual = window(one.arm.trace, passes), USUAL if cardless else 0.5
+        rows += to_rows([one], describe(label, cardless), where, warmup, usual)
+    write_rows(rows, args.out / f"live-{label}.csv")
+    noisy = ", ".join(made.noisy) or "none"
+    print(
+        f"{label}: {len(rows)} of {len(arms)} arms, {time.monotonic() - start:.0f} s; noisy: {noisy}", flush=True
     )
-    engines: dict[str, CardEngine | CardlessEngine] = {
-        kind: CardEngine(sizes, host, workers) for kind, host in hosts.items()
-    }
-    if cardless:
-        engines["mmap"] = CardlessEngine(sizes, args.folder, workers)
+    if len(rows) < len(arms):
+        print(f"{label}: the other arms had no time left; give more --seconds, which count from the start")
 
-    @functools.cache
-    def prepare(arm: Arm) -> Schedule:
-        return make_schedule(traces[arm.trace], arm.choices)
+
+Runner = Callable[[Arm, Schedule], Measured]
+
+
+def card_runner(sizes: LiveSizes, folder: Path, workers: int, slots: int, hosts: contextlib.ExitStack) -> Runner:
+    """One engine with room for the largest arm, and both kinds of host memory."""
+    kinds = {"arena": HostExperts(sizes, "arena"), "mmap": HostExperts(sizes, "mmap", folder)}
+    for host in kinds.values():
+        hosts.callback(host.close)
+    engine = CardEngine(sizes, kinds["arena"], workers)
+    engine.reserve(slots)
 
     def run(arm: Arm, schedule: Schedule) -> Measured:
-        engine = engines[arm.host]
+        engine.use(kinds[arm.host])
         engine.load(schedule)
         return engine.run(arm.start)
 
-    for engine in engines.values():
-        if isinstance(engine, CardEngine):
-            engine.reserve(max(prepare(arm).slots for arm in arms))
-    outcomes = run_arms(arms, prepare, run, args.rounds, deadline=lambda: time.monotonic() > end)
-    rows = []
-    for name, trace in traces.items():
-        own = [outcome for outcome in outcomes if outcome.arm.trace == name]
-        rows += to_rows(own, describe(label, cardless), trace, warmup)
-    write_rows(rows, args.out / f"live-{label}.csv")
-    for row in rows:
-        flags = row["flags"].replace("--eviction ", "").replace("--miss ", "").replace("--prefetch ", "")
-        shown = [row[name] for name in ("tok_s", "tok_s_low", "tok_s_high", "ms_token", "ms_cpu_experts")]
-        print(row["trace"][8:], row["slots_per_layer"], flags, row["mode"][0], row["start"][0], *shown)
-    batched = [
-        kind for kind, engine in engines.items() if isinstance(engine, CardEngine) and engine.copier.batched
-    ]
-    print(f"{label}: {len(rows)} arms, {time.monotonic() - start:.0f} s; copies in batches: {batched}", flush=True)
-    for host in hosts.values():
-        host.close()
+    return run
+
+
+def cardless_runner(sizes: LiveSizes, folder: Path, workers: int) -> Runner:
+    """The engine without a card."""
+    engine = CardlessEngine(sizes, folder, workers)
+
+    def run(arm: Arm, schedule: Schedule) -> Measured:
+        engine.load(schedule)
+        return engine.run(arm.start)
+
+    return run
 
 
 def describe(label: str, cardless: bool) -> dict[str, object]:

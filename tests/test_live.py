@@ -16,7 +16,7 @@ from hwmodels.errors import HardwareError
 from hwmodels.live.experts import ExpertShape, random_weights
 from hwmodels.live.steps import Measured
 from sim.errors import SimError
-from sim.live.arms import COLUMNS, Arm, decode_window, run_arms, to_rows, write_rows
+from sim.live.arms import COLUMNS, Arm, Outcome, decode_window, run_round, to_rows, write_rows
 from sim.live.schedule import LiveChoices, Schedule, make_schedule, sizes_of
 from sim.pool import Capacity
 from sim.replay import replay
@@ -178,20 +178,30 @@ def test_arms_are_interleaved_and_make_a_table(trace: RoutingTrace, tmp_path: Pa
         measured.pass_ns[:] = 1_000_000 * arm.slots_per_layer + len(order)
         return measured
 
-    outcomes = run_arms(arms, lambda arm: make_schedule(trace, arm.choices), run, 3)
+    outcomes = [Outcome(arm, make_schedule(trace, arm.choices), []) for arm in arms]
+    for seed in range(3):
+        run_round(outcomes, run, seed=seed)
     assert [sorted(order[i : i + 3]) for i in (0, 3, 6)] == [[16, 24, 32]] * 3
+    assert order[:3] != order[3:6] or order[:3] != order[6:]
     write_rows(to_rows(outcomes, {"gpu": "none"}, trace, 2), tmp_path / "runs.csv")
     with (tmp_path / "runs.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == list(COLUMNS)
     assert [float(row["tok_s"]) for row in rows] == pytest.approx([62.5, 1000 / 24, 31.25], rel=1e-3)
     assert rows[0]["rounds"] == "3"
-    cut = run_arms(arms, lambda arm: make_schedule(trace, arm.choices), run, 3, deadline=lambda: True)
+    cut = [Outcome(arm, outcomes[0].schedule, []) for arm in arms]
+    run_round(cut, run, deadline=lambda: True)
     assert to_rows(cut, {}, trace, 2) == []
 
 
-def test_the_card_engine_does_what_the_schedule_says(trace: RoutingTrace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run against a card that only keeps a log: launches and copies come in the order of the steps."""
+@pytest.mark.parametrize("landed", [True, False])
+def test_the_card_engine_does_what_the_schedule_says(
+    trace: RoutingTrace, monkeypatch: pytest.MonkeyPatch, landed: bool
+) -> None:
+    """Run against a card that only keeps a log: launches and copies come in the order of the steps.
+
+    With all that was copied ahead landed it is computed with the residents, else behind its copies.
+    """
     pytest.importorskip("numba", reason="the CPU pool needs numba")
     import hwmodels.live.engine as module
 
@@ -199,6 +209,8 @@ def test_the_card_engine_does_what_the_schedule_says(trace: RoutingTrace, monkey
     log: list[tuple[Any, ...]] = []
     fake = FakeCard(trace.geometry, log)
     monkeypatch.setattr(module, "Copier", lambda **_: FakeCopier(log))
+    marks = FakeMarks(landed)
+    monkeypatch.setattr(module, "Marks", lambda: marks)
     monkeypatch.setattr(module, "pinned_weights", lambda nbytes: FakeTensor(random_weights(nbytes)))
     host = module.HostExperts(sizes_of(trace.geometry), "arena")
     engine = module.CardEngine(sizes_of(trace.geometry), host, 1)
@@ -219,7 +231,45 @@ def test_the_card_engine_does_what_the_schedule_says(trace: RoutingTrace, monkey
     stride = max(trace.geometry.expert_bytes)
     first = next(step for step in schedule.steps if step.copies)
     assert copies[0][1:4] == (fake.slot_address(first.copies[0][1]), base + first.copies[0][0] * stride, stride)
+    groups = [(name[2], name[3]) for name in launches if name[0] == "experts"]
+    held = 0
+    for step in schedule.steps:
+        ready = len(step.now) - (0 if step.copies else step.pending)
+        wanted = [ready + step.pending, len(step.copies)] if landed else [ready, len(step.copies) + step.pending]
+        for table, n in enumerate(wanted):
+            if n:
+                assert groups.pop(0) == (table, n)
+        held += wanted[1] > 0
+    assert not groups
+    assert sum(step.pending for step in schedule.steps) > 0
+    assert marks.held == held + sum(bool(step.ahead_done) for step in schedule.steps)
     host.close()
+
+
+class FakeMarks:
+    """Events that are never waited for."""
+
+    def __init__(self, landed: bool) -> None:
+        self.landed = landed
+        self.held = 0
+        self.count = 0
+
+    def reserve(self, count: int) -> None:
+        self.count = max(self.count, count)
+
+    def set(self, number: int, _stream: int) -> None:
+        assert number < self.count
+
+    def hold(self, _stream: int, number: int) -> None:
+        assert number < self.count
+        self.held += 1
+
+    def block(self, number: int) -> None:
+        pass
+
+    def reached(self, number: int) -> bool:
+        assert number < self.count
+        return self.landed
 
 
 class FakeCopier:
@@ -278,9 +328,6 @@ class FakeCard:
 class FakeStream:
     def __init__(self, card: FakeCard, name: str) -> None:
         self.card, self.cuda_stream = card, len(name)
-
-    def wait_event(self, _event: Any) -> None:
-        self.card.log.append(("wait",))
 
 
 class FakeGraph:

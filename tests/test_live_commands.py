@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from hwmodels.calibrate.fit import fit_sending
-from hwmodels.calibrate.layers import COUNTS
+from hwmodels.calibrate.oncard import fit_card
 from hwmodels.errors import HardwareError
+from hwmodels.live.card import LiveSizes
 from hwmodels.quantity import Quantity
 from hwmodels.registry import load_profile
 from sim.cli import _register, app
-from sim.live.arms import Arm, decode_window
+from sim.live.arms import Arm, decode_window, scaled
 from sim.live.schedule import make_schedule, sizes_of
 from sim.pool import Capacity
 from sim.preset import load_engine
@@ -174,30 +174,51 @@ def test_copies_sent_after_cpu_work_cost_their_whole_time(small: RoutingTrace) -
     assert 0 < fills <= small.n_events
 
 
-def test_what_sending_takes_is_fitted_beyond_the_lines() -> None:
-    """Layers made from the formula, 100 us bare, with 9 us for sending and 21 us for copies ahead on top."""
-    launch, each, t0, copy, dispatch, cpu = 10.0, 2.0, 5.0, 15.0, 25.0, 8.0
-    layers = {(0, 0, 0, 0): 100.0}
-    layers |= {(n, 0, 0, 0): 100 + launch + n * each for n in COUNTS}
-    layers |= {(0, n, 0, 0): 100 + t0 + n * copy + launch + n * each for n in COUNTS}
-    layers |= {(0, 0, n, 0): 100 + dispatch + n * cpu for n in COUNTS}
-    layers[7, 1, 0, 0] = 100 + (launch + 7 * each) + (launch + each) + 9
-    layers[4, 0, 4, 4] = 100 + (dispatch + 4 * cpu) + 21
+def test_a_card_is_fitted_back_from_layers_made_of_its_figures() -> None:
+    """Layers made from the formulas, with a set-up of 8 us, copies of 15, and so on."""
+    sizes = LiveSizes(512, 64, 8, (786_432,) * 12, (2_000_000,) * 12, 4_000_000)
+    bare, most, dense = 40.0, 8, 4000.0
+    group = [0.0, 22.0, 29.0, 30.0, 31.0, 33.0, 36.0, 38.0, 39.0]
+    layers = {(n, 0, 0, 0): group[n] for n in range(most + 1)}
+    layers |= {(0, n, 0, 0): 8 + n * (15 + 0.5) + group[n] for n in (1, 2, 4, 8)}
+    layers |= {(0, 0, n, 0): 25.0 + n * 9 for n in (1, 2, 4, 8)}
+    layers |= {(1, 0, 0, n): 32 + n * 0.5 + 4 for n in (1, 2, 4)}
+    layers[7, 1, 0, 0] = group[7] + group[1] + 14
+    layers[8, 0, 0, 1] = group[8] + 4
+    layers |= {(4, 0, n, 0): 25.0 + n * 9 + 6 for n in (1, 2, 4)}
     names = ("now", "copies", "cpu", "ahead")
     reading = {
-        " ".join(["layer", *(f"{name}={n}" for name, n in zip(names, key, strict=True))]): 1e3 * us
+        " ".join(["layer", *(f"{name}={n}" for name, n in zip(names, key, strict=True))]): bare + us
         for key, us in layers.items()
     }
-    assert fit_sending(reading) == pytest.approx({"engine.send_us": 9.0, "engine.ahead_us": 21.0})
+    reading |= {f"layer mapped copies={n}": bare + 8 + n * 100 + group[n] for n in (1, 2, 4, 8)}
+    reading |= {f"layer mapped cpu={n}": bare + 30 + n * 10 for n in (1, 2, 4, 8)}
+    reading |= {f"layer filled cpu={n}": bare + 25 + n * 9 + 6 + 4 + 30 + 7 * n for n in (1, 2, 4)}
+    reading |= {"one layer": bare + 7, "layer piped copies=8": 8 * 15.0, "launch": 6.0}
+    fitted = fit_card(sizes, dense)({key: 1e3 * us for key, us in reading.items()})
+    wanted = {
+        "link.copy_t0_us": 8.0, "link.h2d_gb_per_s": 786_432 / 15e3, "link.h2d_pageable_gb_per_s": 786_432 / 100e3,
+        "cpu.dispatch_us": 25.0, "cpu.expert_gb_per_s.pinned.default": 786_432 / 9e3,
+        "cpu.expert_gb_per_s.page_cache.default": 786_432 / 10e3,
+        "engine.start_us": 6.0, "engine.send_us": 14.0, "engine.ahead_us": 32.0, "engine.copy_us": 0.5,
+        "engine.fill_us": 30.0, "engine.fill_copy_us": 7.0, "engine.beside_us": 4.0,
+        **{f"gpu.group_us_by_bytes.{n * 786_432}": group[n] for n in range(1, most + 1)},
+    }  # fmt: skip
+    assert {name: fitted[name] for name in wanted} == pytest.approx(wanted, rel=1e-6)
 
 
 @pytest.mark.parametrize("group", ["h200-x1", "h200-x4"])
 def test_shipped_presets_hold_what_the_readings_give(group: str) -> None:
     folder = resources.files("hwmodels.runs.live")
     rows = json.loads(folder.joinpath(f"{group}.readings.json").read_text("utf-8"))
-    fitted = fit_sending({row["measurement"]: 1e3 * row["median_us"] for row in rows})
+    profile = load_profile(str(folder.joinpath(f"{group}.toml")))
     preset = load_engine(str(folder.joinpath(f"{group}.engine.toml")))
-    assert preset.send_us is not None
-    assert preset.ahead_us is not None
-    found = {"engine.send_us": preset.send_us.value, "engine.ahead_us": preset.ahead_us.value}
-    assert found == pytest.approx(fitted, abs=1e-3)
+    sizes = sizes_of(scaled(load("tinymoe-prose").geometry, int(group.removeprefix("h200-x"))))
+    fit = fit_card(sizes, profile.gpu.dense_gb_per_s.default.value)
+    fitted = fit({row["measurement"]: 1e3 * row["median_us"] for row in rows})
+    found = {f"engine.{name}": getattr(preset, name) for name in ("start_us", "send_us", "ahead_us", "copy_us")}
+    found |= {f"gpu.group_us_by_bytes.{n}": q for n, q in profile.gpu.group_us_by_bytes.items()}
+    found |= {"link.copy_t0_us": profile.link.copy_t0_us, "link.h2d_gb_per_s": profile.link.h2d_gb_per_s}
+    assert len(found) > 8
+    values = {name: q.value for name, q in found.items()}
+    assert values == pytest.approx({name: fitted[name] for name in values}, rel=1e-3, abs=2e-2)

@@ -40,7 +40,7 @@ class CopyLoop:
         return [bench for kind, source in kinds for size in sizes for bench in self._benches(kind, source, size)]
 
     def _benches(self, kind: str, source: str, size: int) -> list[Bench]:
-        n = max(4, min(64, self.room // size))
+        n = max(4, min(64, (1 << 28) // size, self.room // size))
         here, there = self.sources[source], int(self.target.data_ptr())
         drawn = np.random.default_rng(size)
         up = kind == "h2d"

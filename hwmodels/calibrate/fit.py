@@ -1,18 +1,11 @@
-"""From readings to the figures of a profile. Each fit is made for every round apart: median, lowest and highest.
+"""From readings to the figures of a profile. Fitted are the medians over the rounds; each round gives the range.
 
-Rates are slopes over the number of experts, set-up times the intercepts beyond the bare layer, so that a
-figure means what the simulator makes of it:
+Layers of a live engine are fitted in `oncard` and `cardless`; here is what is measured apart from them:
 
 =============================== ====================================================================
 gpu.dense_gb_per_s              a large dense part alone
-gpu.sync_us                     the bare layer less its dense bytes: launch, router, ids on the host
-engine.pass_us                  what a pass of one layer takes beyond that layer and the head's bytes
-gpu.launch_us, expert_gb_per_s  intercept and slope of layers with 1 to 8 resident experts
-link.copy_t0_us, h2d_gb_per_s   intercept and slope of layers with 1 to 8 demand copies, their compute
-                                taken off; the rate holds at this size of expert (small copies are slower)
-engine.send_us                  what a layer with one copy and else residents takes beyond these lines
-engine.ahead_us                 what copies for later add to a layer with half of its experts on the CPU
-cpu.dispatch_us, expert rates   intercept and slope of layers (or events) with 1 to 8 experts on the CPU
+link                            copies alone: down, and the host's part of one
+cpu rates                       slopes of events with 1 to 8 experts, by source and by workers
 dram.stream_gb_per_s            what pool and link reach together, if less than the sum of both alone
 disk                            reads of a cold file by one reader; several lanes past the page cache
 =============================== ====================================================================
@@ -20,15 +13,14 @@ disk                            reads of a cold file by one reader; several lane
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hwmodels.calibrate.layers import COUNTS
 from hwmodels.calibrate.pool import COUNTS as POOL_COUNTS
 from hwmodels.calibrate.readings import Readings
 from hwmodels.errors import HardwareError
-from hwmodels.live.card import LiveSizes
 
 Round = Mapping[str, float]
 LEAST_US = 0.05
@@ -69,55 +61,9 @@ def line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
     return mean_y - slope * mean_x, slope
 
 
-def _us(ns: float) -> float:
+def us(ns: float) -> float:
+    """Microseconds, not below what noise leaves of nothing."""
     return max(LEAST_US, ns / 1e3)
-
-
-def fit_layers(sizes: LiveSizes, dense_gb_per_s: float, *, cpu: bool) -> Callable[[Round], dict[str, float]]:
-    """Fit of one round of `layer_benches`."""
-    expert, layers = sizes.expert_bytes[0], len(sizes.expert_bytes)
-
-    def fit(reading: Round) -> dict[str, float]:
-        def layer(now: int = 0, copies: int = 0, cpu: int = 0) -> float:
-            return reading[f"layer now={now} copies={copies} cpu={cpu} ahead=0"]
-
-        one, bare = reading["one layer"], layer()
-        alone = (bare * layers - one) / max(1, layers - 1)
-        launch, each = line(COUNTS, [layer(now=n) - bare for n in COUNTS])
-        setup, copied = line(COUNTS, [layer(copies=n) - bare for n in COUNTS])
-        found = {
-            "gpu.sync_us": _us(alone - sizes.dense_bytes[0] / dense_gb_per_s),
-            "gpu.launch_us": _us(launch),
-            "gpu.expert_gb_per_s.default": expert / each,
-            "link.copy_t0_us": _us(setup - launch),
-            "link.h2d_gb_per_s": expert / max(1.0, copied - each),
-            "engine.pass_us": _us(one - alone - sizes.head_bytes / dense_gb_per_s),
-        }
-        if cpu:
-            dispatch, computed = line(COUNTS, [layer(cpu=n) - bare for n in COUNTS])
-            found |= {"cpu.dispatch_us": _us(dispatch), "cpu.expert_gb_per_s.pinned.default": expert / computed}
-        return found
-
-    return fit
-
-
-def fit_sending(reading: Round) -> dict[str, float]:
-    """Fit of one round of mixed `layer_benches`: what the host's sending adds to the lines of `fit_layers`."""
-
-    def layer(now: int = 0, copies: int = 0, cpu: int = 0, ahead: int = 0) -> float:
-        return reading[f"layer now={now} copies={copies} cpu={cpu} ahead={ahead}"]
-
-    bare, most = layer(), COUNTS[-1]
-    launch, each = line(COUNTS, [layer(now=n) - bare for n in COUNTS])
-    setup, copied = line(COUNTS, [layer(copies=n) - bare for n in COUNTS])
-    dispatch, computed = line(COUNTS, [layer(cpu=n) - bare for n in COUNTS])
-    residents = launch + (most - 1) * each
-    fetched = max(residents, setup - launch + copied - each) + launch + each
-    beside = max(launch + 4 * each, dispatch + 4 * computed)
-    return {
-        "engine.send_us": _us(layer(now=most - 1, copies=1) - bare - fetched),
-        "engine.ahead_us": _us(layer(now=4, cpu=4, ahead=4) - bare - beside),
-    }
 
 
 def fit_links(expert_bytes: int) -> Callable[[Round], dict[str, float]]:
@@ -130,7 +76,7 @@ def fit_links(expert_bytes: int) -> Callable[[Round], dict[str, float]]:
         return {
             "link.d2h_gb_per_s": rate("d2h", "pinned"),
             "link.h2d_pageable_gb_per_s": rate("h2d", "page_cache"),
-            "link.submit_us": _us(reading[f"h2d submit source=pinned bytes={expert_bytes}"]),
+            "link.submit_us": us(reading[f"h2d submit source=pinned bytes={expert_bytes}"]),
             "gpu.dense_gb_per_s.default": 1e9 / reading["card dense"],
             "gpu.mem_gb_per_s": 1e9 / reading["card copy"],
             "gpu.compute_tflops": 1e9 / reading["card product"],
@@ -173,7 +119,7 @@ def fit_pool(
         }
         for count in workers:
             out[f"cpu.expert_gb_per_s_by_workers.{count}"] = expert_bytes / slope(sources[0], count)[1]
-        out["cpu.dispatch_us"] = _us(slope(sources[0], most)[0])
+        out["cpu.dispatch_us"] = us(slope(sources[0], most)[0])
         return out
 
     return fit
@@ -191,10 +137,10 @@ def fit_disk(expert_bytes: int, lanes: Sequence[int]) -> Callable[[Round], dict[
         faults = [ns for key, ns in reading.items() if key.startswith("cpu faults")]
         counts = [int(key.rsplit("=", 1)[1]) for key in reading if key.startswith("cpu faults")]
         out = {
-            "disk.latency_us": _us(small),
+            "disk.latency_us": us(small),
             "disk.lane_gb_per_s": lane,
             "disk.seq_gb_per_s": max([lane, *rates]),
-            "disk.read_ahead_gb_per_s": expert_bytes / large,
+            "disk.read_ahead_gb_per_s": lane,
             "disk.warm_read_gb_per_s": expert_bytes / warm,
         }
         if faults:
@@ -204,32 +150,25 @@ def fit_disk(expert_bytes: int, lanes: Sequence[int]) -> Callable[[Round], dict[
     return fit
 
 
-def fit_cardless(sizes: LiveSizes, dense_rows: int, latency_ns: float) -> Callable[[Round], dict[str, float]]:
-    """Fit of one round of `dense_benches` and `reader_benches`: dense rate and disk without a card."""
-    expert = sizes.expert_bytes[0]
+def fit_rounds(
+    readings: Readings, fit: Callable[[Round], dict[str, float]], how: str, share: float = 0.5
+) -> dict[str, Figure]:
+    """Fit the medians (or another quantile) of the readings; every round is fitted as well, for the range.
 
-    def fit(reading: Round) -> dict[str, float]:
-        nbytes = 2 * sizes.hidden * dense_rows
-        _, dense = line(
-            [nbytes, 4 * nbytes], [reading[f"cpu dense rows={n}"] for n in (dense_rows, 4 * dense_rows)]
-        )
-        _, warm = line([1, 8], [reading[f"reader state=warm reads={n}"] for n in (1, 8)])
-        _, cold = line([1, 8], [reading[f"reader state=cold reads={n}"] for n in (1, 8)])
-        lane = expert / max(1.0, cold - warm - latency_ns)
-        return {"gpu.dense_gb_per_s.default": 1 / dense, "disk.lane_gb_per_s": lane, "disk.seq_gb_per_s": lane}
+    A slope out of one round may take its ends from two states of the machine (another tenant's load comes and goes
+    within seconds), so a middle of such slopes says little; the medians are all of the machine's usual state.
 
-    return fit
-
-
-def fit_rounds(readings: Readings, fit: Callable[[Round], dict[str, float]], how: str) -> dict[str, Figure]:
-    """Fit every round, and put the rounds together."""
-    fitted = [fit(reading) for reading in readings.rounds]
+    Raises
+    ------
+    HardwareError
+        Medians that cannot be fitted. A round that cannot be is left out of the range.
+    """
+    middle = fit(readings.quantiles(share))
+    fitted = [middle]
+    for reading in readings.rounds:
+        with contextlib.suppress(HardwareError):
+            fitted.append(fit(reading))
     return {
-        name: Figure(
-            statistics.median(found[name] for found in fitted),
-            min(found[name] for found in fitted),
-            max(found[name] for found in fitted),
-            how,
-        )
-        for name in fitted[0]
+        name: Figure(value, min(found[name] for found in fitted), max(found[name] for found in fitted), how)
+        for name, value in middle.items()
     }

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 NOISY = 0.25
 """A figure whose middle half of rounds spreads over more than this share of the median is marked."""
 
@@ -39,6 +41,10 @@ class Readings:
         """Everything that was measured."""
         return list(self.rounds[0]) if self.rounds else []
 
+    def quantiles(self, share: float) -> dict[str, float]:
+        """The quantile over the rounds, by key."""
+        return {key: float(np.quantile(self.samples(key), share)) for key in self.keys()}
+
     def table(self) -> list[dict[str, Any]]:
         """Median, lowest and highest of each, and whether it is noisy."""
         rows = []
@@ -66,8 +72,16 @@ def is_noisy(found: Sequence[float]) -> bool:
     return (ordered[-1 - quarter] - ordered[quarter]) / middle > NOISY
 
 
-def measure(benches: Iterable[Bench], rounds: int, progress: Callable[[str], None] | None = None) -> Readings:
-    """Take all measurements `rounds` times, interleaved; one more round before does not count."""
+def measure(
+    benches: Iterable[Bench],
+    rounds: int,
+    progress: Callable[[str], None] | None = None,
+    between: Callable[[], None] | None = None,
+) -> Readings:
+    """Take all measurements `rounds` times, interleaved; one more round before does not count.
+
+    `between` is called after each that does, so that other work on the machine meets the same states of it.
+    """
     benches = list(benches)
     readings = Readings()
     for number in range(rounds + 1):
@@ -78,6 +92,8 @@ def measure(benches: Iterable[Bench], rounds: int, progress: Callable[[str], Non
             taken[bench.key] = bench.run()
         if number > 0:
             readings.rounds.append(taken)
+            if between is not None:
+                between()
     return readings
 
 

@@ -7,21 +7,25 @@ rates come from a named profile and whose CPU, page cache and disk are this mach
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import platform
 import re
 import subprocess
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hwmodels.calibrate import fit
-from hwmodels.calibrate.layers import layer_benches
+from hwmodels.calibrate.card import BIG_COPY, CopyLoop, ceiling_benches, together_benches
+from hwmodels.calibrate.cardless import USUAL, cardless_benches, fit_cardless
+from hwmodels.calibrate.oncard import card_benches, fit_card, mapped_benches
 from hwmodels.calibrate.pool import dense_benches, pool_benches, worker_counts
 from hwmodels.calibrate.readings import Bench, Readings, measure
-from hwmodels.calibrate.storage import fault_benches, reader_benches, storage_benches
+from hwmodels.calibrate.storage import fault_benches, storage_benches
 from hwmodels.calibrate.write import Tables, given, put, quantity, to_toml
 from hwmodels.errors import HardwareError
 from hwmodels.live.card import LiveSizes, has_card, require_card
@@ -33,6 +37,8 @@ from hwmodels.live.files import ExpertFile
 LANES = (1, 2, 4, 8)
 COPY_SIZES = (1 << 16, 1 << 20, 1 << 22, 1 << 25)
 LEAST_BYTES, MOST_BYTES = 1 << 28, 1 << 31
+ARENA_BYTES = 1 << 32
+KINDS = ("pinned", "pageable", "page_cache")
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ def calibrate(
     workers: int | None = None,
     rounds: int = 5,
     progress: Callable[[str], None] | None = None,
+    between: Callable[[], None] | None = None,
 ) -> Calibration:
     """Measure and fit.
 
@@ -83,16 +90,18 @@ def calibrate(
         CPU threads; see `default_workers`.
     rounds
         Rounds of every measurement.
+    between
+        With a card or `cardless`, called after every round: live runs that are to meet the same machine.
 
     Raises
     ------
     HardwareError
         No card and no `like`; a machine too busy to measure; no room for the file.
     """
-    card = has_card() and not cardless
-    if not card and not cardless and like is None:
+    with_card = has_card() and not cardless
+    if not with_card and not cardless and like is None:
         raise HardwareError("no CUDA card here: name a profile for the card (--like rtx-5070), or use --cardless")
-    most = workers or default_workers(card=card)
+    most = workers or default_workers(card=with_card)
     expert = sizes.expert_bytes[0]
     shape = ExpertShape.of(expert, sizes.hidden)
     total = min(MOST_BYTES, max(LEAST_BYTES, sizes.experts * sum(sizes.expert_bytes)))
@@ -100,10 +109,13 @@ def calibrate(
         try:
             file.random_access()
             session = _Session(sizes, shape, file, most, rounds, progress)
-            readings, figures = session.with_card() if card else session.without(cardless)
+            if with_card:
+                readings, figures = session.with_card(between)
+            else:
+                readings, figures = session.cardless(between) if cardless else session.without()
         finally:
             file.path.unlink()
-    tables = _profile(sizes, figures, name, family, like, most, cardless, card)
+    tables = _profile(sizes, figures, name, family, like, most, cardless, with_card)
     return Calibration(readings, figures, to_toml(tables), to_toml(_engine(figures, name, cardless)))
 
 
@@ -130,67 +142,75 @@ class _Session:
         file = self.file
         return storage_benches(file, self.disk_sizes, LANES) + fault_benches(file, self.shape, self.most)
 
-    def with_card(self) -> tuple[Readings, dict[str, fit.Figure]]:
+    def with_card(self, between: Callable[[], None] | None) -> tuple[Readings, dict[str, fit.Figure]]:
         """Everything."""
-        from hwmodels.calibrate import card
-
-        host = HostExperts(self.sizes, "arena")
-        engine = CardEngine(self.sizes, host, self.most)
-        pinned = host.weights()
-        pageable = random_weights(self.file.nbytes)
-        self.file.warm()
-        mapped = self.file.mapped()
-        sources = {"pinned": pinned, "pageable": pageable, "page_cache": mapped}
-        room = min(self.file.nbytes, pinned.nbytes)
-        copies = card.CopyLoop({name: int(array.ctypes.data) for name, array in sources.items()}, room)
-        benches = [
-            *layer_benches(engine, self.sizes, cpu=True),
-            *copies.benches(sorted({*COPY_SIZES, self.expert})),
-            *card.ceiling_benches(),
-            *pool_benches(self.shape, sources, self.counts, all_workers=self.most),
-            *card.together_benches(engine.cpu, self.shape, pinned, 8),
-        ]
-        first = measure(benches, self.rounds, self.progress)
-        del mapped, sources, benches  # the file must have no mapping when it is to be cold
+        with tempfile.TemporaryDirectory(dir=self.file.path.parent) as folder, contextlib.ExitStack() as hosts:
+            arena = HostExperts(self.sizes, "arena", most_bytes=ARENA_BYTES)
+            hosts.callback(arena.close)
+            mapped = HostExperts(self.sizes, "mmap", Path(folder), MOST_BYTES)
+            hosts.callback(mapped.close)
+            first = measure(self._card(arena, mapped), self.rounds, self.progress, between)
         second = measure(self._storage(), min(3, self.rounds), self.progress)
         figures = {
-            **self._fit(
-                first, fit.fit_pool(self.expert, ("pinned", "pageable", "page_cache"), self.counts, self.most)
-            ),
+            **self._fit(first, fit.fit_pool(self.expert, KINDS, self.counts, self.most)),
             **self._fit(first, fit.fit_links(self.expert)),
-            **self._fit(first, fit.fit_sharing(self.expert, self.most, 8, card.BIG_COPY)),
+            **self._fit(first, fit.fit_sharing(self.expert, self.most, 8, BIG_COPY)),
             **self._fit(second, fit.fit_disk(self.expert, LANES)),
         }
         dense = figures["gpu.dense_gb_per_s.default"].value
-        host.close()
-        figures |= self._fit(first, fit.fit_layers(self.sizes, dense, cpu=True))
-        return _joined(first, second), figures | self._fit(first, fit.fit_sending)
+        return _joined(first, second), figures | self._fit(first, fit_card(self.sizes, dense))
 
-    def without(self, cardless: bool) -> tuple[Readings, dict[str, fit.Figure]]:
-        """CPU, page cache and disk; with `cardless` also the layers of the engine without a card."""
+    def _card(self, arena: HostExperts, mapped: HostExperts) -> list[Bench]:
+        """Layers of the engine, copies alone, the card's ceilings, the pool, and pool and link together."""
+        engine = CardEngine(self.sizes, arena, self.most)
+        mapped.prepare(cold=False)
+        pinned, from_file = arena.weights(), mapped.weights()
+        sources = dict(zip(KINDS, (pinned, random_weights(from_file.nbytes), from_file), strict=True))
+        room = min(array.nbytes for array in sources.values())
+        copies = CopyLoop({name: int(array.ctypes.data) for name, array in sources.items()}, room)
+        return [
+            *card_benches(engine, arena, self.sizes),
+            *mapped_benches(engine, mapped, self.sizes),
+            *copies.benches(sorted({*COPY_SIZES, self.expert})),
+            *ceiling_benches(),
+            *pool_benches(self.shape, sources, self.counts, all_workers=self.most),
+            *together_benches(engine.cpu, self.shape, pinned, 8),
+        ]
+
+    def without(self) -> tuple[Readings, dict[str, fit.Figure]]:
+        """CPU, page cache and disk."""
         pageable = random_weights(self.file.nbytes)
         benches = pool_benches(self.shape, {"pageable": pageable}, self.counts, all_workers=self.most)
-        rows = max(1, self.sizes.dense_bytes[0] // 2 // self.sizes.hidden)
-        engine = CardlessEngine(self.sizes, self.file.path.parent, self.most) if cardless else None
-        if engine is not None:
-            benches += layer_benches(engine, self.sizes, cpu=False)
-            benches += dense_benches(self.shape, pageable, rows, self.most)
-            benches += reader_benches(self.file, self.expert)
         first = measure(benches, self.rounds, self.progress)
         second = measure(self._storage(), min(3, self.rounds), self.progress)
-        figures = {
-            **self._fit(first, fit.fit_pool(self.expert, ("pageable",), self.counts, self.most)),
-            **self._fit(second, fit.fit_disk(self.expert, LANES)),
-        }
-        if engine is not None:
+        return _joined(first, second), self._host(first, second)
+
+    def cardless(self, between: Callable[[], None] | None) -> tuple[Readings, dict[str, fit.Figure]]:
+        """The same, and the layers of the engine without a card."""
+        pageable = random_weights(self.file.nbytes)
+        rows = max(1, self.sizes.dense_bytes[0] // 2 // self.sizes.hidden)
+        engine = CardlessEngine(self.sizes, self.file.path.parent, self.most)
+        try:
+            benches = [
+                *cardless_benches(engine, self.sizes),
+                *dense_benches(self.shape, pageable, rows, self.most),
+                *pool_benches(self.shape, {"pageable": pageable}, self.counts, all_workers=self.most),
+            ]
+            first = measure(benches, self.rounds, self.progress, between)
+        finally:
             engine.close()
             engine.file.path.unlink()
-            latency = figures["disk.latency_us"].value * 1e3
-            figures |= self._fit(first, fit.fit_cardless(self.sizes, rows, latency))
-            dense = figures["gpu.dense_gb_per_s.default"].value
-            figures |= self._fit(first, fit.fit_layers(self.sizes, dense, cpu=False))
-            figures["link.h2d_pageable_gb_per_s"] = figures["link.h2d_gb_per_s"]
-        return _joined(first, second), figures
+        second = measure(self._storage(), min(3, self.rounds), self.progress)
+        figures = self._host(first, second)
+        layers = fit_cardless(self.sizes, rows, figures["disk.latency_us"].value * 1e3)
+        figures |= fit.fit_rounds(first, layers, self.how, USUAL)
+        return _joined(first, second), figures | {"link.h2d_pageable_gb_per_s": figures["link.h2d_gb_per_s"]}
+
+    def _host(self, pool: Readings, storage: Readings) -> dict[str, fit.Figure]:
+        return {
+            **self._fit(pool, fit.fit_pool(self.expert, ("pageable",), self.counts, self.most)),
+            **self._fit(storage, fit.fit_disk(self.expert, LANES)),
+        }
 
     def _fit(self, readings: Readings, how: Callable[[fit.Round], dict[str, float]]) -> dict[str, fit.Figure]:
         return fit.fit_rounds(readings, how, self.how)
@@ -292,7 +312,7 @@ def _engine(figures: dict[str, fit.Figure], name: str, cardless: bool) -> Tables
     passes = figures.get("engine.pass_us")
     sending = {
         name: quantity(figures[f"engine.{name}"])
-        for name in ("send_us", "ahead_us")
+        for name in ("start_us", "send_us", "ahead_us", "copy_us", "fill_us", "fill_copy_us", "beside_us")
         if f"engine.{name}" in figures
     }
     return {
@@ -305,6 +325,7 @@ def _engine(figures: dict[str, fit.Figure], name: str, cardless: bool) -> Tables
         "overlap": True,
         "copy_unit": "layer",
         "copy_order": "asked",
+        "reads": "link",
         "plan_us": inside,
         "combine_us": inside,
         "dense_launches": inside,

@@ -11,7 +11,6 @@ import numpy as np
 from hwmodels.calibrate.readings import Bench, repeat_ns
 from hwmodels.live.experts import CpuExperts, ExpertShape
 from hwmodels.live.files import DirectReader, ExpertFile
-from hwmodels.live.reader import Reader
 
 TIMES = 15
 
@@ -82,34 +81,6 @@ def _direct(file: ExpertFile, size: int, lanes: int) -> Callable[[], float]:
         return spent / (lanes * TIMES)
 
     return run
-
-
-def reader_benches(file: ExpertFile, size: int) -> list[Bench]:
-    """Reads by the reading thread, one and eight asked for at once, warm and cold; ns for all of them."""
-    drawn = np.random.default_rng(4)
-    slots = np.zeros((8, size), dtype=np.uint8)
-
-    def bench(state: str, n: int) -> Bench:
-        def run() -> float:
-            if state == "warm":
-                file.warm()
-            else:
-                file.drop()
-            reader = Reader(file)
-            places = drawn.permutation(file.nbytes // size)
-
-            def together() -> None:
-                nonlocal places
-                chosen, places = places[:n], places[n:]
-                reader.wait([reader.ask((int(p) * size, slots[i])) for i, p in enumerate(chosen)][-1])
-
-            spent = repeat_ns(together, min(TIMES, len(places) // n))
-            reader.close()
-            return spent
-
-        return Bench("reader", {"state": state, "reads": n}, run)
-
-    return [bench(state, n) for state in ("warm", "cold") for n in (1, 8)]
 
 
 def fault_benches(file: ExpertFile, shape: ExpertShape, workers: int, experts: int = 4) -> list[Bench]:

@@ -3,7 +3,8 @@
 A layer is two or three graph launches: *mixer* (norm, dense matrix, router, the ids and the row to the host),
 *experts* (gather m slots, three batched products, weighted sum) and, if the CPU computed some, *join* (its rows
 up and added). Which slots an experts graph reads stands in a table on the card, one line an event, and a counter
-on the card says which line; so nothing but launches crosses the bus on the way down.
+on the card says which line. Ids and rows cross the bus by kernels that read and write page-locked memory, not by
+copies, which would stand behind experts in the card's copy engines.
 
 The dense matrix has the bytes of the model's dense part; it stands in for attention and norms, and there is no KV
 cache.
@@ -73,6 +74,19 @@ def pinned_weights(nbytes: int) -> Any:
     return host
 
 
+class _Mapped:
+    """Page-locked memory under the address by which the card reaches it, in the form that torch takes."""
+
+    def __init__(self, host: Any, kind: str) -> None:
+        self.host = host
+        self.__cuda_array_interface__ = {
+            "shape": tuple(host.shape),
+            "typestr": kind,
+            "data": (host.data_ptr(), False),
+            "version": 2,
+        }
+
+
 class Card:
     """Buffers and graphs of one model on the current card.
 
@@ -114,6 +128,15 @@ class Card:
         self.x_host = torch.zeros((rows, sizes.hidden), dtype=torch.float32, pin_memory=True)
         self.from_cpu = torch.zeros((rows, sizes.hidden), dtype=torch.float32, pin_memory=True)
         self.token = torch.zeros(rows, dtype=torch.int64, pin_memory=True)
+        self._ids, self._x_host, self._from_cpu, self._token = (
+            torch.as_tensor(_Mapped(host, kind), device=self.device)
+            for host, kind in (
+                (self.ids, "<i8"),
+                (self.x_host, "<f4"),
+                (self.from_cpu, "<f4"),
+                (self.token, "<i8"),
+            )
+        )
         self.tables: list[Any] = []
         self.compute = torch.cuda.Stream()
         self.copying = torch.cuda.Stream()
@@ -174,8 +197,8 @@ class Card:
         normed = torch.nn.functional.rms_norm(self.x, (self.sizes.hidden,))
         out = normed @ self.dense[layer].T
         chosen = out[:, : self.sizes.experts].float().topk(self.sizes.top_k).indices
-        self.ids.copy_(chosen, non_blocking=True)
-        self.x_host.copy_(normed.float(), non_blocking=True)
+        torch.add(chosen, 0, out=self._ids)  # a kernel; copy_ would be a copy
+        self._x_host.copy_(normed)  # widens, and so is a kernel
 
     def _experts(self, shape: ExpertShape, table: int, n: int) -> None:
         torch = self.torch
@@ -190,13 +213,11 @@ class Card:
         self.x.add_((torch.bmm(inner, down.transpose(1, 2)) * self.mix[:n]).sum(0))
 
     def _join(self) -> None:
-        self.x.add_(self.from_cpu.to(self.device, non_blocking=True).to(self.torch.bfloat16))
+        self.x.add_(self._from_cpu)
 
     def _finish(self) -> None:
-        if self.head is not None:
-            self.token.copy_((self.x @ self.head.T).argmax(-1), non_blocking=True)
-        else:
-            self.token.copy_(self.x.argmax(-1), non_blocking=True)
+        last = self.x if self.head is None else self.x @ self.head.T
+        self.torch.add(last.argmax(-1), 0, out=self._token)
 
     def _graph(self, key: tuple[Any, ...], work: Callable[[], None]) -> Any:
         """Captured once (after a warm-up outside the graph), kept under its key."""

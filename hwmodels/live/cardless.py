@@ -19,7 +19,7 @@ from hwmodels.errors import HardwareError
 from hwmodels.live.card import LiveSizes
 from hwmodels.live.experts import CpuExperts, random_weights
 from hwmodels.live.files import ExpertFile
-from hwmodels.live.reader import Job, Reader
+from hwmodels.live.reader import Jobs, Reader
 from hwmodels.live.steps import Copies, Measured, Program
 
 State = Literal["cold", "warm"]
@@ -77,26 +77,24 @@ class CardlessEngine:
         elements = self.stride // 2
         return self._pool[number * elements : (number + 1) * elements]
 
-    def _jobs(self, pairs: Copies) -> list[Job]:
-        """Where in the file each expert begins, and the memory it goes to."""
-        return [
-            (key * self.stride, self.slot(slot)[: self.size_of[key] // 2].view(np.uint8)) for key, slot in pairs
-        ]
+    def _jobs(self, pairs: Copies) -> Jobs:
+        """Where in the file each expert begins, the memory it goes to, and its bytes."""
+        base = int(self._pool.ctypes.data)
+        jobs = [(key * self.stride, base + slot * self.stride, self.size_of[key]) for key, slot in pairs]
+        return np.array(jobs, dtype=np.int64).reshape(-1, 3)
 
     def run(self, state: State = "warm") -> Measured:
         """One timed run of the loaded program from its start state, the page cache warm or cold."""
         program = self._program
-        self.file.warm()
-        for job in self._jobs(program.start):
-            self.file.read(*job)
+        for key, slot in program.start:
+            self.file.read(key * self.stride, self.slot(slot)[: self.size_of[key] // 2].view(np.uint8))
         if state == "cold":
             self.file.drop()
-        plans = [
-            [self._jobs(pairs) for pairs in (step.copies, step.ahead_router, step.ahead_done)]
-            for step in program.steps
-        ]
+        elif self.file.resident_share() < 1:
+            self.file.warm()
+        in_order = [pairs for step in program.steps for pairs in (step.copies, step.ahead_router, step.ahead_done)]
         measured = Measured.empty(len(program.pass_steps) - 1)
-        reader = Reader(self.file)
+        reader = Reader(self.file, self._jobs(tuple(pair for pairs in in_order for pair in pairs)))
         hidden = self.sizes.hidden
         x = np.random.default_rng(0).standard_normal((1, hidden)).astype(np.float32)
         out = np.zeros((1, hidden), dtype=np.float32)
@@ -107,7 +105,7 @@ class CardlessEngine:
             for number in range(len(measured.pass_ns)):
                 start = time.perf_counter_ns()
                 for e in range(program.pass_steps[number], program.pass_steps[number + 1]):
-                    self._event(e, plans[e], reader, batches, x, out, measured, number)
+                    self._event(e, reader, batches, x, out, measured, number)
                 offset, rows = self._dense[-1]
                 if rows:
                     self.cpu.matvec(self.dense, offset, rows, x, self._out)
@@ -119,21 +117,17 @@ class CardlessEngine:
         return measured
 
     def _event(
-        self, e: int, plan: list[list[Job]], reader: Reader, batches: list[int], x: Floats, out: Floats,
-        measured: Measured, number: int,
-    ) -> None:  # fmt: skip
+        self, e: int, reader: Reader, batches: list[int], x: Floats, out: Floats, measured: Measured, number: int
+    ) -> None:
         step = self._program.steps[e]
-        copies, ahead_router, ahead_done = plan
         start = time.perf_counter_ns()
         offset, rows = self._dense[step.layer]
         self.cpu.matvec(self.dense, offset, rows, x, self._out)
         np.argpartition(self._out[: self.sizes.experts], -self.sizes.top_k)
         measured.known_ns[number] += time.perf_counter_ns() - start
-        last = 0
-        for job in copies:
-            last = reader.ask(job)
-        if ahead_router:
-            batches.append([reader.ask(job) for job in ahead_router][-1])
+        last = reader.ask(len(step.copies))
+        if step.ahead_router:
+            batches.append(reader.ask(len(step.ahead_router)))
         width = self.shapes[step.layer].width
         if step.now:
             if step.needs >= 0 and not step.later:
@@ -142,8 +136,8 @@ class CardlessEngine:
         if step.later:
             self._wait(reader, max(last, batches[step.needs] if step.needs >= 0 else 0), measured, number)
             self.cpu(self._pool, self._later[e], width, x, out)
-        if ahead_done:
-            batches.append([reader.ask(job) for job in ahead_done][-1])
+        if step.ahead_done:
+            batches.append(reader.ask(len(step.ahead_done)))
 
     @staticmethod
     def _wait(reader: Reader, upto: int, measured: Measured, number: int) -> None:

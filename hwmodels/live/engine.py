@@ -2,9 +2,10 @@
 
 A pass is, for each layer: launch the mixer, wait until the router's ids are on the host, send the demand copies,
 launch the experts that are there, launch those that land behind their copies, compute the CPU's share meanwhile,
-add it, send what is copied ahead. The host blocks once a layer, at the router; all else is queued. One stream
-computes, one copies, in the order asked for: two copying streams would share the link anyhow (measured on an
-H200), and nobody could say in which proportion.
+add it, send what is copied ahead. The host blocks once a layer, at the router; all else is queued. Whether experts
+that were copied ahead are there is the one thing asked at that moment: the decisions are all taken beforehand.
+One stream computes, one copies, in the order asked for: two copying streams would share the link anyhow (measured
+on an H200), and nobody could say in which proportion.
 
 Over a cold file an expert that is wanted for the first time is read into the page cache first.
 """
@@ -23,10 +24,13 @@ from hwmodels.live.card import Card, LiveSizes, pinned_weights
 from hwmodels.live.copies import Batch, Copier, prepare
 from hwmodels.live.experts import CpuExperts
 from hwmodels.live.files import ExpertFile
+from hwmodels.live.marks import Marks
 from hwmodels.live.steps import Copies, Measured, Program, Step
 
 Source = Literal["arena", "mmap"]
 State = Literal["cold", "warm"]
+KNOWN, LANDED, DONE, FIRST = range(4)
+"""Marks: router's ids on the host, demands landed, event done; then one for each batch copied ahead."""
 
 
 class HostExperts:
@@ -106,13 +110,18 @@ class CardEngine:
     """
 
     def __init__(self, sizes: LiveSizes, host: HostExperts, workers: int) -> None:
-        self.host = host
         self.sizes = sizes
         self.cpu = CpuExperts(sizes.hidden, workers)
+        self._card: Card | None = None
+        self._marks = Marks()
+        self.use(host)
+
+    def use(self, host: HostExperts) -> None:
+        """Take experts from there in programs loaded from now on."""
+        self.host = host
         self.copier = Copier(batched=host.source == "arena")
         self._queued = host.source == "arena"
         """Whether sending copies only queues them: out of memory that is not page-locked it waits for them."""
-        self._card: Card | None = None
 
     def reserve(self, slots: int) -> Card:
         """A card with room for at least so many slots."""
@@ -124,24 +133,30 @@ class CardEngine:
     def load(self, program: Program) -> None:
         """Make the slots, tables and graphs of a program, and work out all that can be worked out beforehand."""
         card = self.reserve(program.slots)
-        tables = []
-        for name in ("now", "later"):
-            table = np.zeros((len(program.steps), self.sizes.experts), dtype=np.int64)
-            for e, step in enumerate(program.steps):
-                slots = getattr(step, name)
+        tables = [np.zeros((len(program.steps), self.sizes.experts), dtype=np.int64) for _ in range(2)]
+        for table, rows in zip(tables, zip(*map(_rows, program.steps), strict=True), strict=True):
+            for e, slots in enumerate(rows):
                 table[e, : len(slots)] = slots
-            tables.append(table)
         card.set_tables(tables)
         self._program = program
         self._offsets = [
             np.asarray([self.host.offset(key) // 2 for key in step.cpu], dtype=np.int64) for step in program.steps
         ]
-        self._launch: list[tuple[Any, Any, Any]] = []
-        for step in program.steps:
-            now = card.experts(step.layer, 0, len(step.now)) if step.now else None
-            later = card.experts(step.layer, 1, len(step.later)) if step.later else None
-            self._launch.append((card.mixer(step.layer), now, later))
+        self._launch = [self._launches(card, step) for step in program.steps]
         self._join, self._finish = card.join(), card.finish()
+
+    @staticmethod
+    def _launches(card: Card, step: Step) -> tuple[Any, tuple[Any, Any], tuple[Any, Any]]:
+        """Mixer; residents and those that land, while what was copied ahead is under way, and when it is there."""
+
+        def groups(now: int, later: int) -> tuple[Any, Any]:
+            first = card.experts(step.layer, 0, now) if now else None
+            return first, card.experts(step.layer, 1, later) if later else None
+
+        now, later = map(len, _rows(step))
+        there = groups(now, later - step.pending)
+        waiting = groups(now - step.pending, later) if step.pending else there
+        return card.mixer(step.layer), waiting, there
 
     def _batch(self, pairs: Copies, base: int) -> Batch | None:
         card = self._card
@@ -180,10 +195,8 @@ class CardEngine:
             self.copier.send(start, card.copying.cuda_stream)
         card.rewind()
         self._x, self._out = card.x_host.numpy(), card.from_cpu.numpy()
-        self._known, self._landed, self._done = (torch.cuda.Event() for _ in range(3))
-        batches = sum((plan[1] is not None) + (plan[2] is not None) for plan in plans)
-        self._arrived = [torch.cuda.Event() for _ in range(batches)]
-        self._sent = -1
+        self._marks.reserve(FIRST + sum((plan[1] is not None) + (plan[2] is not None) for plan in plans))
+        self._sent = FIRST - 1
         measured = Measured.empty(len(program.pass_steps) - 1)
         began = [torch.cuda.Event(enable_timing=True) for _ in measured.pass_ns]
         ended = [torch.cuda.Event(enable_timing=True) for _ in measured.pass_ns]
@@ -212,52 +225,55 @@ class CardEngine:
     ) -> None:
         card = self._card
         assert card is not None
-        mixer, now, later = self._launch[e]
+        mixer, waiting, there = self._launch[e]
         copies, ahead_router, ahead_done = plan
-        compute, copying = card.compute, card.copying
+        marks, copier = self._marks, self.copier
+        compute, copying = card.compute.cuda_stream, card.copying.cuda_stream
         before = time.perf_counter_ns()
         mixer.replay()
-        self._known.record()
-        self._known.synchronize()
+        marks.set(KNOWN, compute)
+        marks.block(KNOWN)
         measured.known_ns[number] += time.perf_counter_ns() - before
+        pending = step.pending > 0 and not marks.reached(FIRST + step.needs)
+        now, later = waiting if pending else there
+        if now is not None and not self._queued:
+            now.replay()
         if self._fresh[e]:
             before = time.perf_counter_ns()
             for key in self._fresh[e]:
                 self.host.read(key)
             measured.wait_ns[number] += time.perf_counter_ns() - before
-        if now is not None and not self._queued:
-            self._launch_residents(step, now, later)
         if copies is not None:
-            self.copier.send(copies, copying.cuda_stream)
-            self._landed.record(copying)
+            copier.send(copies, copying)
+            marks.set(LANDED, copying)
         if ahead_router is not None:
-            self._send_ahead(ahead_router)
+            self._send_ahead(ahead_router, copying)
+        before = time.perf_counter_ns()
         if now is not None and self._queued:
-            self._launch_residents(step, now, later)
-        if later is not None:
-            if copies is not None:  # what was copied ahead went out before, on the same stream
-                compute.wait_event(self._landed)
+            now.replay()
+        if later is not None:  # what was copied ahead went out before, on the same stream
+            marks.hold(compute, LANDED if copies is not None else FIRST + step.needs)
             later.replay()
+        measured.start_ns[number] += time.perf_counter_ns() - before
         if step.cpu:
             before = time.perf_counter_ns()
             self.cpu(weights, self._offsets[e], card.shapes[step.layer].width, self._x, self._out)
             measured.cpu_ns[number] += time.perf_counter_ns() - before
             self._join.replay()
         if ahead_done is not None:
-            self._done.record()  # members of this event may be the victims
-            copying.wait_event(self._done)
-            self._send_ahead(ahead_done)
+            marks.set(DONE, compute)  # members of this event may be the victims
+            marks.hold(copying, DONE)
+            self._send_ahead(ahead_done, copying)
 
-    def _launch_residents(self, step: Step, now: Any, later: Any) -> None:
-        card = self._card
-        assert card is not None
-        if step.needs >= 0 and later is None:
-            card.compute.wait_event(self._arrived[step.needs])
-        now.replay()
-
-    def _send_ahead(self, batch: Batch) -> None:
-        card = self._card
-        assert card is not None
-        self.copier.send(batch, card.copying.cuda_stream)
+    def _send_ahead(self, batch: Batch, copying: int) -> None:
+        self.copier.send(batch, copying)
         self._sent += 1
-        self._arrived[self._sent].record(card.copying)
+        self._marks.set(self._sent, copying)
+
+
+def _rows(step: Step) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Slots in the two tables of an event: residents or demands, then in both those that were copied ahead."""
+    if step.copies:
+        ahead = step.later[: step.pending]
+        return step.now + ahead, step.later[step.pending :] + ahead
+    return step.now, step.now[len(step.now) - step.pending :]

@@ -18,13 +18,16 @@ class Step(NamedTuple):
 
     layer: int
     now: tuple[int, ...] = ()
-    """Slots to compute at once."""
+    """Slots to compute at once; without demand copies the last `pending` of them may have to be waited for."""
     copies: Copies = ()
     """Demand copies."""
     later: tuple[int, ...] = ()
-    """Slots to compute when the demand copies, and copy-ahead batch `needs`, have landed."""
+    """Slots to compute when the demand copies, and copy-ahead batch `needs`, have landed; the first `pending` of
+    them were copied ahead."""
     needs: int = -1
     """Copy-ahead batch that `now` (without demand copies) or `later` waits for, -1 for none."""
+    pending: int = 0
+    """Slots that batch `needs` or one before it fills."""
     cpu: tuple[int, ...] = ()
     """Keys that the CPU computes."""
     ahead_router: Copies = ()
@@ -72,8 +75,8 @@ class Measured:
         Host clock, from the first launch of a pass to its token on the host.
     card_ns : (P,)
         The same by the card's own events; 0 without a card.
-    known_ns, cpu_ns, wait_ns : (P,)
-        Host time spent waiting for the router, in CPU experts, and waiting for reads.
+    known_ns, cpu_ns, wait_ns, start_ns : (P,)
+        Host time spent waiting for the router, in CPU experts, waiting for reads, and launching groups of experts.
     """
 
     pass_ns: IntArray
@@ -81,9 +84,9 @@ class Measured:
     known_ns: IntArray
     cpu_ns: IntArray
     wait_ns: IntArray
+    start_ns: IntArray
 
     @classmethod
     def empty(cls, passes: int) -> Measured:
         """All zero."""
-        zeros = [np.zeros(passes, dtype=np.int64) for _ in range(5)]
-        return cls(zeros[0], zeros[1], zeros[2], zeros[3], zeros[4])
+        return cls(*(np.zeros(passes, dtype=np.int64) for _ in range(6)))

@@ -1,8 +1,8 @@
 """Arms of a live experiment: what to run, in which order, and the table of results.
 
 Every round runs every arm once, in an order of its own, so that a drift of the machine meets all alike; an arm's
-figure is the median over the rounds. The table has the columns of published runs (so that one reader serves both),
-and beside them what is needed to simulate the same run.
+figure is made of a quantile of each pass over the rounds. The table has the columns of published runs (so that
+one reader serves both), and beside them what is needed to simulate the same run.
 """
 
 from __future__ import annotations
@@ -132,44 +132,59 @@ class Outcome:
         """Tokens a second of each round, the first `warmup` passes left out."""
         return [1e9 / float(one.pass_ns[warmup:].mean()) for one in self.rounds]
 
+    def usual_tok_s(self, warmup: int, usual: float) -> float:
+        """Tokens a second of the machine left to itself.
 
-def run_arms(
-    arms: Sequence[Arm],
-    prepare: Callable[[Arm], Schedule],
+        A pass does the same work in every round, and what disturbs it can only lengthen it, so its time is the
+        quantile `usual` over the rounds; what hit one part of one round counts for that part alone.
+        """
+        passes = np.quantile([one.pass_ns[warmup:] for one in self.rounds], usual, axis=0)
+        return 1e9 / float(passes.mean())
+
+
+def run_round(
+    outcomes: Sequence[Outcome],
     run: Callable[[Arm, Schedule], Measured],
-    rounds: int,
     *,
     seed: int = 0,
     deadline: Callable[[], bool] = lambda: False,
     progress: Callable[[str], None] | None = None,
-) -> list[Outcome]:
-    """Run all arms, round by round, each round in an order of its own.
+) -> None:
+    """Run every arm once more, in an order of this round's own.
 
     Parameters
     ----------
-    prepare, run
-        Make an arm's schedule; load and run it once.
+    run
+        Loads and runs a schedule once.
+    seed
+        Another for each round.
     deadline
-        Asked before each run; once true, the round is broken off and what there is is returned.
+        Asked before each run; once true, the round is broken off.
     """
-    outcomes = [Outcome(arm, prepare(arm), []) for arm in arms]
-    drawn = random.Random(seed)
-    for number in range(rounds):
-        order = list(outcomes)
-        drawn.shuffle(order)
-        for outcome in order:
-            if deadline():
-                return outcomes
-            if progress is not None:
-                progress(f"round {number + 1} of {rounds}: {outcome.arm.label}")
-            outcome.rounds.append(run(outcome.arm, outcome.schedule))
-    return outcomes
+    order = list(outcomes)
+    random.Random(seed).shuffle(order)
+    for outcome in order:
+        if deadline():
+            return
+        if progress is not None:
+            progress(f"round {len(outcome.rounds) + 1}: {outcome.arm.label}")
+        outcome.rounds.append(run(outcome.arm, outcome.schedule))
 
 
 def to_rows(
-    outcomes: Iterable[Outcome], machine: dict[str, Any], trace: RoutingTrace, warmup: int
+    outcomes: Iterable[Outcome], machine: dict[str, Any], trace: RoutingTrace, warmup: int, usual: float = 0.5
 ) -> list[dict[str, Any]]:
-    """Rows of the table; `machine` gives the columns that say where and when it was run."""
+    """Rows of the table.
+
+    Parameters
+    ----------
+    machine
+        Columns that say where and when it was run.
+    warmup
+        Passes that are not counted.
+    usual
+        Quantile of each pass over the rounds: the median, or lower where much else runs on the machine.
+    """
     geometry = trace.geometry
     rows = []
     for outcome in outcomes:
@@ -177,7 +192,7 @@ def to_rows(
             continue
         arm, schedule = outcome.arm, outcome.schedule
         speeds = outcome.tok_s(warmup)
-        tok_s = statistics.median(speeds)
+        tok_s = outcome.usual_tok_s(warmup, usual)
         passes = len(schedule.pass_steps) - 1
         cpu_ns = statistics.median(float(one.cpu_ns[warmup:].mean()) for one in outcome.rounds)
         card_ns = statistics.median(float(one.card_ns[warmup:].mean()) for one in outcome.rounds)

@@ -20,7 +20,7 @@ from sim.live.arms import ADDED, decode_window, scaled
 from sim.pool import Capacity
 from sim.preset import load_engine
 from sim.run import RunSpec, simulate
-from traces import RoutingTrace
+from traces import RoutingTrace, read_trace
 from traces.bundled import load
 
 GROUPS = ("h200-x1", "h200-x4", "h200-cardless")
@@ -35,6 +35,8 @@ class LiveRun:
     ----------
     group
         Its table; profile and preset are `GROUP.toml` and `GROUP.engine.toml` beside it.
+    trace, folder
+        A bundled trace, or `TRACE.parquet` in the table's folder.
     label, kind
         Its choices in a line, and which of the kinds of arm it is (those of the documentation's table).
     spec
@@ -52,6 +54,7 @@ class LiveRun:
     kind: str
     spec: RunSpec
     trace: str
+    folder: Path
     factor: int
     passes: int
     warmup: int
@@ -104,12 +107,12 @@ def _run(group: str, where: Path, row: dict[str, str]) -> LiveRun:
     share, fill = row["pcie_share"], row["fill"] == "1"
     label = f"{row['trace']} {row['slots_per_layer']} {row['eviction']} {row['miss']} {row['prefetch']}"
     label += f" {row['host']} {row['start']}" + (" fill" if fill else "") + (f" {share}" if share else "")
-    own = load_trace(row["trace"]).geometry.expert_bytes[0]
+    own = load_trace(row["trace"], where).geometry.expert_bytes[0]
     factor, rest = divmod(int(row["expert_blob_bytes"]), own)
     if rest:
         raise SimError(f"experts of {row['expert_blob_bytes']} bytes are no multiple of the trace's {own}")
     return LiveRun(
-        group, label, kind_of(row), spec, row["trace"], factor,
+        group, label, kind_of(row), spec, row["trace"], where, factor,
         int(row["passes"]), int(row["warmup"]), fill, float(share) if share else None, float(row["tok_s"]),
     )  # fmt: skip
 
@@ -130,14 +133,15 @@ def kind_of(row: dict[str, str]) -> str:
 
 
 @cache
-def load_trace(name: str) -> RoutingTrace:
-    """Bundled trace, read once."""
-    return load(name)
+def load_trace(name: str, folder: Path) -> RoutingTrace:
+    """Trace of a table in `folder`, read once."""
+    own = folder / f"{name}.parquet"
+    return read_trace(own) if own.is_file() else load(name)
 
 
 @cache
-def _window(name: str, passes: int, factor: int) -> RoutingTrace:
-    window = decode_window(load_trace(name), passes)
+def _window(name: str, folder: Path, passes: int, factor: int) -> RoutingTrace:
+    window = decode_window(load_trace(name, folder), passes)
     return replace(window, geometry=scaled(window.geometry, factor))
 
 
@@ -153,5 +157,5 @@ def predict(run: LiveRun) -> float:
     if run.pcie_share is not None:
         share = Quantity(value=run.pcie_share, kind="measured", source="the arm's own")
         preset = preset.model_copy(update={"pcie_share": share})
-    found = simulate(_window(run.trace, run.passes, run.factor), run.spec, preset=preset)
+    found = simulate(_window(run.trace, run.folder, run.passes, run.factor), run.spec, preset=preset)
     return 1e9 / float(found.pass_ns[run.warmup :].mean())

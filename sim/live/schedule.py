@@ -178,9 +178,10 @@ class _Planner:
         cpu = tuple(event.keys[i] for i in missing if i not in fetched)
         self.bytes["cpu"] += sum(self.sizes[key] for key in cpu)
         batches = {key: self.batch_of.pop(key, -1) for key in resident}
-        under_way = [key for key in resident if batches[key] >= 0 and copies]
-        now = tuple(slot_of[key] for key in resident if key not in under_way)
-        later = tuple(slot_of[key] for key in (*under_way, *(key for key, _ in copies)))
+        ready = [slot_of[key] for key in resident if batches[key] < 0]
+        under_way = [slot_of[key] for key in resident if batches[key] >= 0]
+        now = tuple(ready if copies else ready + under_way)
+        later = tuple(under_way + [slot_of[key] for key, _ in copies]) if copies else ()
         ahead_router = tuple(self._propose(event, event.number)) if self.prefetch.at_router else ()
         self.batch += bool(ahead_router)
         for key, _ in fills:
@@ -192,7 +193,9 @@ class _Planner:
             ahead += self._propose(event, event.number + 1)
         self.batch += bool(ahead)
         needs = max(batches.values(), default=-1)
-        step = Step(event.layer, now, tuple(copies), later, needs, cpu, ahead_router, tuple(ahead))
+        step = Step(
+            event.layer, now, tuple(copies), later, needs, len(under_way), cpu, ahead_router, tuple(ahead)
+        )  # fmt: skip
         return step, staged
 
     def _fetched(self, n: int) -> int:
