@@ -22,12 +22,12 @@ from sim.errors import CompileError, SimError
 from sim.kernel import choose
 from sim.pool import CachePool, Capacity, future_of, make_future, make_pool, prompt_rows, start_placement
 from sim.quotas import share_out
-from traces import Phase, RoutingTrace
+from traces import ModelGeometry, Phase, RoutingTrace
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sim.kernel.replay import StepArrays
+    from sim.kernel.replay import ReplayKernel, StepArrays
 
 IntArray = npt.NDArray[np.integer[Any]]
 Contract = Literal["event", "sequential", "sequential-descending"]
@@ -177,7 +177,7 @@ def replay(
             if engine == "kernel":
                 raise
             run = job.interpreted()
-    return _result(job, run, capacity, contract)
+    return result_of(run, eviction, admission, pool, trace.geometry, capacity.scope, contract)
 
 
 @dataclass
@@ -234,7 +234,7 @@ class Steps:
 
 
 @dataclass
-class _Run:
+class Run:
     """What one run counted, whoever ran it."""
 
     hits: npt.NDArray[Any]
@@ -261,7 +261,7 @@ class _Job:
     warmup_passes: int
     lag_passes: int
 
-    def interpreted(self) -> _Run:
+    def interpreted(self) -> Run:
         """Run in Python."""
         trace, steps = self.trace, self.steps
         future = steps.future if self.eviction.needs_future or self.placement.needs_future else None
@@ -277,13 +277,12 @@ class _Job:
             if chosen.any():
                 phases[value.name.lower()] = _count(trace, hits, compulsory, chosen, event)
         warm = _count(trace, hits, compulsory, trace.event_pass[event] >= self.warmup_passes, event)
-        return _Run(
+        return Run(
             hits, phases, warm, cache.evictions, tally.admitted_bytes, tally.waves, len(placed), "reference"
         )  # fmt: skip
 
-    def compiled(self) -> _Run:
+    def compiled(self) -> Run:
         """Run in the kernel."""
-        from sim.kernel.loop import ADMITTED_BYTES, EVICTIONS, N_PHASES, WAVES
         from sim.kernel.replay import ReplayKernel
 
         trace, steps = self.trace, self.steps
@@ -295,21 +294,8 @@ class _Job:
         )  # fmt: skip
         placed = kernel.place(self.placement.rank(self.pool, future if self.placement.needs_future else None))
         hits = self._in_order(kernel.feed(steps.arrays))
-        present = np.bincount(trace.event_pass, minlength=trace.n_passes) > 0
-        counts = kernel.counters.reshape(2, N_PHASES, -1)
-        late = np.arange(trace.n_passes) >= self.warmup_passes
-        phases = {"all": Counters.of(counts.sum(axis=(0, 1)), int(present.sum()))}
-        for value in Phase:
-            sums = counts[:, value].sum(axis=0)
-            if sums[0]:
-                passes = int((present & (trace.pass_phase == value)).sum())
-                phases[value.name.lower()] = Counters.of(sums, passes)
-        warm = Counters.of(counts[1].sum(axis=0), int((present & late).sum()))
-        totals = kernel.totals
-        return _Run(
-            hits, phases, warm, int(totals[EVICTIONS]), int(totals[ADMITTED_BYTES]), int(totals[WAVES]),
-            len(placed), "kernel",
-        )  # fmt: skip
+        passes = phase_passes(trace, self.warmup_passes)
+        return counted(kernel, passes, hits, len(placed))
 
     def _in_order(self, values: Any) -> npt.NDArray[np.uint8]:
         """Of each step's look-ups, in the trace's order."""
@@ -319,6 +305,32 @@ class _Job:
         out = np.empty_like(found)
         out[self.steps.back] = found
         return out
+
+
+def phase_passes(trace: RoutingTrace, warmup_passes: int) -> IntArray:
+    """(2, phases) passes with events by phase, of the warm-up and after it."""
+    late = np.arange(trace.n_passes) >= warmup_passes
+    present = np.bincount(trace.event_pass, minlength=trace.n_passes) > 0
+    code = late[present] * len(Phase) + trace.pass_phase[present]
+    return np.bincount(code, minlength=2 * len(Phase)).reshape(2, -1)
+
+
+def counted(kernel: ReplayKernel, passes: IntArray, hits: npt.NDArray[Any], placed: int) -> Run:
+    """What a kernel has counted, over these passes."""
+    from sim.kernel.loop import ADMITTED_BYTES, EVICTIONS, WAVES
+
+    counts = kernel.counters.reshape(*passes.shape, -1)
+    phases = {"all": Counters.of(counts.sum(axis=(0, 1)), int(passes.sum()))}
+    for value in Phase:
+        sums = counts[:, value].sum(axis=0)
+        if sums[0]:
+            phases[value.name.lower()] = Counters.of(sums, int(passes[:, value].sum()))
+    warm = Counters.of(counts[1].sum(axis=0), int(passes[1].sum()))
+    totals = kernel.totals
+    return Run(
+        hits, phases, warm, int(totals[EVICTIONS]), int(totals[ADMITTED_BYTES]), int(totals[WAVES]), placed,
+        "kernel",
+    )  # fmt: skip
 
 
 @dataclass
@@ -389,13 +401,17 @@ class _Between:
         return sum(self.cache.pool.size_of[key] for key in self._newcomers[:n])
 
 
-def _result(job: _Job, run: _Run, capacity: Capacity, contract: str) -> ReplayResult:
+def result_of(
+    run: Run, eviction: EvictionPolicy, admission: AdmissionPolicy, pool: Pool, geometry: ModelGeometry,
+    scope: str, contract: str,
+) -> ReplayResult:  # fmt: skip
+    """What one run counted, with what a reader must know."""
     result = ReplayResult(
-        policy=job.eviction.name,
-        admission=job.admission.name,
+        policy=eviction.name,
+        admission=admission.name,
         contract=contract,
-        capacity_bytes=sum(job.pool.capacity),
-        scope=capacity.scope,
+        capacity_bytes=sum(pool.capacity),
+        scope=scope,
         phases=run.phases,
         warm=run.warm,
         evictions=run.evictions,
@@ -405,7 +421,7 @@ def _result(job: _Job, run: _Run, capacity: Capacity, contract: str) -> ReplayRe
         hits=run.hits,
         engine=run.engine,
     )
-    result.warnings = _warnings(job.trace, result)
+    result.warnings = _warnings(geometry, result)
     return result
 
 
@@ -430,9 +446,8 @@ def _count(
     )
 
 
-def _warnings(trace: RoutingTrace, result: ReplayResult) -> list[str]:
+def _warnings(geometry: ModelGeometry, result: ReplayResult) -> list[str]:
     """What a reader must know before believing the numbers."""
-    geometry = trace.geometry
     found = []
     if result.evictions == 0 and result.policy != "static" and result.admitted_bytes:
         found.append(f"policy {result.policy} was never exercised: nothing had to leave, so all policies tie")

@@ -25,9 +25,11 @@ File metadata, key `expert_residency`: JSON with `format_version`, `geometry` (`
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,14 +143,29 @@ def read_parquet(path: str | os.PathLike[str]) -> RoutingTrace:
         Not Parquet or cut off, no `expert_residency` block, another format version, missing or unknown
         columns, a geometry without expert bytes (the layer is named), duplicate or missing rows.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
+    with _whole_file(path), pq.ParquetFile(path) as file:
+        header = _header(file, path)
+        return read_table(file, header, _geometry(header, path), path)
+
+
+def read_geometry(path: str | os.PathLike[str]) -> tuple[dict[str, Any], ModelGeometry]:
+    """Metadata block and geometry of a trace; raises as `read_parquet`."""
+    import pyarrow.parquet as pq
+
+    with _whole_file(path), pq.ParquetFile(path) as file:
+        header = _header(file, path)
+        return header, _geometry(header, path)
+
+
+@contextlib.contextmanager
+def _whole_file(path: object) -> Iterator[None]:
+    """Errors of the Parquet library in one sentence."""
+    import pyarrow as pa
+
     try:
-        with pq.ParquetFile(path) as file:
-            header = _header(file, path)
-            geometry = _geometry(header, path)
-            return _read(file, header, geometry, path)
+        yield
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise TraceError("no such file", path=path) from None
@@ -193,11 +210,14 @@ def _geometry(header: dict[str, Any], path: object) -> ModelGeometry:
         raise TraceError(f"incomplete ({error!r})", path=path, place="geometry") from None
 
 
-def _read(file: pq.ParquetFile, header: dict[str, Any], geometry: ModelGeometry, path: object) -> RoutingTrace:
-    if file.metadata.num_rows == 0:
-        raise TraceError("the trace has no routing rows", path=path)
-    names = file.schema_arrow.names
+def read_table(
+    file: pq.ParquetFile | pa.Table, header: dict[str, Any], geometry: ModelGeometry, path: object
+) -> RoutingTrace:
+    """Trace of all rows of a file or table whose metadata block is `header`; raises as `read_parquet`."""
+    names = file.schema_arrow.names if hasattr(file, "schema_arrow") else file.column_names
     row_pass, row, layer = (_numbers(file, name, path) for name in ("pass", "row", "layer"))
+    if len(row_pass) == 0:
+        raise TraceError("the trace has no routing rows", path=path)
     layer_index = _layer_index(layer, geometry, path)
     code = row_pass * geometry.n_layers + layer_index
     order = np.lexsort((row, code)) if _unsorted(code, row) else np.arange(len(row))
@@ -244,8 +264,12 @@ def _read(file: pq.ParquetFile, header: dict[str, Any], geometry: ModelGeometry,
     return trace
 
 
-def _numbers(file: pq.ParquetFile, name: str, path: object) -> IntArray:
-    column = file.read([name]).column(0)
+def _column(file: pq.ParquetFile | pa.Table, name: str) -> Any:
+    return file.read([name]).column(0) if hasattr(file, "read") else file.column(name)
+
+
+def _numbers(file: pq.ParquetFile | pa.Table, name: str, path: object) -> IntArray:
+    column = _column(file, name)
     if column.null_count:
         raise TraceError(f"column {name} has empty cells", path=path)
     try:
@@ -254,8 +278,8 @@ def _numbers(file: pq.ParquetFile, name: str, path: object) -> IntArray:
         raise TraceError(f"column {name} is {column.type}, expected integers", path=path) from None
 
 
-def _phases(file: pq.ParquetFile, path: object) -> IntArray:
-    column = file.read(["phase"]).column(0).combine_chunks().dictionary_encode()
+def _phases(file: pq.ParquetFile | pa.Table, path: object) -> IntArray:
+    column = _column(file, "phase").combine_chunks().dictionary_encode()
     if column.null_count:
         raise TraceError("column phase has empty cells", path=path)
     names = column.dictionary.to_pylist()
@@ -267,12 +291,12 @@ def _phases(file: pq.ParquetFile, path: object) -> IntArray:
     return np.asarray(numbers[np.asarray(column.indices.to_numpy())])
 
 
-def _lists(file: pq.ParquetFile, name: str, path: object) -> tuple[IntArray, npt.NDArray[Any]]:
+def _lists(file: pq.ParquetFile | pa.Table, name: str, path: object) -> tuple[IntArray, npt.NDArray[Any]]:
     """Lengths and flat values of a list column; null counts as empty."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    column = file.read([name]).column(0)
+    column = _column(file, name)
     if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
         raise TraceError(f"column {name} is {column.type}, expected a list", path=path)
     counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
@@ -282,7 +306,9 @@ def _lists(file: pq.ParquetFile, name: str, path: object) -> tuple[IntArray, npt
     return counts.astype(np.int64), np.asarray(flat.to_numpy())
 
 
-def _aligned(file: pq.ParquetFile, name: str, counts: IntArray, path: object) -> npt.NDArray[Any] | None:
+def _aligned(
+    file: pq.ParquetFile | pa.Table, name: str, counts: IntArray, path: object
+) -> npt.NDArray[Any] | None:
     found, values = _lists(file, name, path)
     if not found.any():
         return None
@@ -294,7 +320,7 @@ def _aligned(file: pq.ParquetFile, name: str, counts: IntArray, path: object) ->
 
 
 def _predictions(
-    file: pq.ParquetFile, name: str, trace: RoutingTrace, order: IntArray, path: object
+    file: pq.ParquetFile | pa.Table, name: str, trace: RoutingTrace, order: IntArray, path: object
 ) -> tuple[IntArray, IntArray]:
     """Union over each event's rows, in order of first occurrence."""
     counts, values = _lists(file, name, path)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,7 +25,14 @@ from sim.cli.common import (
     write_json,
 )
 
+if TYPE_CHECKING:
+    from sim.pool import Capacity
+    from sim.replay import ReplayResult
+    from traces import RoutingTrace
+
 DEFAULT = ["lru", "fifo", "lfu", "lfru", "random", "static"]
+CAUSAL = ["lru", "fifo", "lfu", "lfru", "random"]
+"""Those that need no more than what they have seen."""
 BOUNDS = ("belady", "min")
 
 
@@ -42,66 +50,142 @@ def replay(
     contract: Annotated[str, typer.Option(help="event (atomic), sequential or sequential-descending.")] = "event",
     oversize: Annotated[str, typer.Option(help="An event beyond its capacity: waves or overflow.")] = "waves",
     warmup: Annotated[int, typer.Option(min=0, help="Passes that the 'warm' column leaves out.")] = 0,
+    simulator: Annotated[
+        str,
+        typer.Option(
+            help="auto, reference or kernel (compiled); the numbers are the same, and it says which ran."
+        ),
+    ] = "auto",
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream",
+            help="Read a Parquet trace in parts and keep only the caches: for traces larger than memory. Compiled "
+            "policies that need no future, so without the bounds.",
+        ),
+    ] = False,
     model: ModelOpt = None,
     fmt: FormatOpt = None,
     json: JsonOpt = None,
 ) -> None:
     """Count hits of eviction policies on a trace, beside the optimum and the compulsory-miss bound."""
-    from hwmodels.units import format_bytes
     from policies import create
     from sim.errors import SimError
-    from sim.replay import compulsory_bound, matches_engine
-    from sim.replay import replay as run_replay
 
     if oversize not in ("waves", "overflow"):
         raise SimError(f"unknown oversize rule {oversize!r} (known: waves, overflow)")
     room = parse_capacity(capacity, slots_per_layer, scope)
-    asked = list(dict.fromkeys([*(eviction or DEFAULT), *BOUNDS]))
+    bounds = () if stream else BOUNDS
+    asked = list(dict.fromkeys([*(eviction or (CAUSAL if stream else DEFAULT)), *bounds]))
     for spec in asked:  # all names are checked before anything runs
         create("eviction", spec)
-    recorded = open_trace(trace, fmt, model)
-    results = {
-        spec: run_replay(
-            recorded, spec, room, admission=admission if spec not in BOUNDS else "always", placement=placement,
-            contract=contract, oversize="overflow" if oversize == "overflow" else "waves", warmup_passes=warmup,
-        )
-        for spec in asked
-    }  # fmt: skip
-    best = results["min"].phases["all"]
-    bound = compulsory_bound(recorded)
-    data: dict[str, Any] = {
-        "trace_sha256": recorded.content_hash,
-        "model": recorded.geometry.label,
-        "synthetic": recorded.synthetic,
-        "capacity_bytes": results["min"].capacity_bytes,
-        "scope": scope,
-        "contract": contract,
-        "compulsory_bound": bound,
-        "policies": {spec: r.to_dict() for spec, r in results.items()},
+    if stream and (fmt not in (None, "parquet") or model or simulator == "reference"):
+        raise SimError("--stream reads this program's own Parquet, with its sizes, and counts in the kernel")
+    options: dict[str, Any] = {"placement": placement, "contract": contract, "warmup_passes": warmup}
+    if stream:
+        data, results = _streamed(trace, asked, room, admission, options | {"overflow": oversize == "overflow"})
+    else:
+        options |= {"oversize": oversize, "engine": simulator}
+        data, results = _whole(open_trace(trace, fmt, model), asked, room, admission, options)
+    data["policies"] = {
+        spec: result.to_dict() | data["policies"].get(spec, {}) for spec, result in results.items()
     }
-    for spec, result in results.items():
-        if recorded.row_residency is not None:
-            equal, compared = matches_engine(recorded, result)
-            data["policies"][spec]["engine_agreement"] = {"equal": equal, "compared": compared}
     if json is not None:
         write_json(json, data)
         if str(json) == "-":
             return
-    names = [name for name in ("prefill", "decode", "verify") if name in results["min"].phases]
+    order = sorted(results, key=lambda s: (s in bounds, -results[s].phases["all"].distinct_hits))
+    _show(data, results, order, warmup)
+    agreements = {spec: data["policies"][spec].get("engine_agreement") for spec in order}
+    if all(agreements.values()):
+        closest = max(order, key=lambda spec: agreements[spec]["equal"])
+        agreed = agreements[closest]
+        typer.echo(
+            f"The engine that recorded the trace found the same resident as {closest} on {agreed['equal']:,} of "
+            f"{agreed['compared']:,} first touches."
+        )
+    asked_for = [spec for spec in order if spec not in BOUNDS or spec in (eviction or [])]
+    notes = dict.fromkeys(w for spec in asked_for for w in results[spec].warnings)
+    if data["synthetic"]:
+        notes["the trace is synthetic: generated, not recorded from a model"] = None
+    warn(list(notes))
+
+
+def _whole(
+    recorded: RoutingTrace, asked: list[str], room: Capacity, admission: str, options: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, ReplayResult]]:
+    """Facts of the trace, and one result a policy; the steps and what oracles know are made once."""
+    from sim.replay import Steps, compulsory_bound, matches_engine, replay
+
+    steps = Steps.of(recorded, options["contract"])
+    results = {
+        spec: replay(
+            recorded, spec, room, admission=admission if spec not in BOUNDS else "always", steps=steps, **options
+        )
+        for spec in asked
+    }
+    agreements = {}
+    if recorded.row_residency is not None:
+        for spec, result in results.items():
+            equal, compared = matches_engine(recorded, result)
+            agreements[spec] = {"engine_agreement": {"equal": equal, "compared": compared}}
+    facts = {"trace_sha256": recorded.content_hash, "compulsory_bound": compulsory_bound(recorded)}
+    return _head(facts, recorded, results) | {"policies": agreements}, results
+
+
+def _streamed(
+    path: str, asked: list[str], room: Capacity, admission: str, options: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, ReplayResult]]:
+    """The same of a trace that is read in parts."""
+    from sim.stream import replay_stream
+    from traces.stream import stream_geometry, stream_parquet
+
+    first: list[RoutingTrace] = []
+
+    def parts() -> Iterator[RoutingTrace]:
+        for part in stream_parquet(path):
+            first[:] = [part]
+            yield part
+
+    found = replay_stream(parts(), stream_geometry(path), asked, room, admission=admission, **options)
+    results = dict(zip(asked, found, strict=True))
+    fresh = [result.phases["all"] for result in found if not result.placed]
+    bound = 1 - fresh[0].compulsory / fresh[0].distinct if fresh else None
+    return _head({"trace_sha256": None, "compulsory_bound": bound}, first[0], results) | {"policies": {}}, results
+
+
+def _head(facts: dict[str, Any], trace: RoutingTrace, results: dict[str, ReplayResult]) -> dict[str, Any]:
+    one = next(iter(results.values()))
+    return facts | {
+        "model": trace.geometry.label,
+        "synthetic": trace.synthetic,
+        "capacity_bytes": one.capacity_bytes,
+        "scope": one.scope,
+        "contract": one.contract,
+    }
+
+
+def _show(data: dict[str, Any], results: dict[str, ReplayResult], order: list[str], warmup: int) -> None:
+    from hwmodels.units import format_bytes
+
+    one = next(iter(results.values()))
+    names = [name for name in ("prefill", "decode", "verify") if name in one.phases]
     columns = ["policy", "hit % (distinct)", "hit % (routed)"]
     columns += [f"{name} %" for name in names] + [f"{name} % (routed)" for name in names]
     columns += [f"after {warmup} passes %"] if warmup else []
     columns += ["evictions", "read GiB", "misses / optimum"]
+    ran = sorted({result.engine for result in results.values()})
     shown = table(
-        f"{recorded.geometry.label}: {format_bytes(results['min'].capacity_bytes)} of experts, {scope} scope, "
-        f"{contract} contract",
+        f"{data['model']}: {format_bytes(data['capacity_bytes'])} of experts, {data['scope']} scope, "
+        f"{data['contract']} contract; counted by: {', '.join(ran)}",
         columns,
     )
-    order = sorted(results, key=lambda s: (s in BOUNDS, -results[s].phases["all"].distinct_hits))
+    best = results["min"].phases["all"] if "min" in results else None
+    least = best.distinct - best.distinct_hits if best else 0
     for spec in order:
         result = results[spec]
         every = result.phases["all"]
-        misses, least = every.distinct - every.distinct_hits, best.distinct - best.distinct_hits
+        misses = every.distinct - every.distinct_hits
         row = [
             spec + (" (bound)" if spec in BOUNDS else ""),
             percent(every.hit_rate),
@@ -116,17 +200,5 @@ def replay(
             f"{misses / least:.2f}" if least else "n/a",
         ]
         shown.add_row(*row)
-    shown.add_row("endless cache", percent(bound))
+    shown.add_row("endless cache", percent(data["compulsory_bound"]))
     show(shown)
-    if recorded.row_residency is not None:
-        closest = max(order, key=lambda spec: data["policies"][spec]["engine_agreement"]["equal"])
-        agreed = data["policies"][closest]["engine_agreement"]
-        typer.echo(
-            f"The engine that recorded the trace found the same resident as {closest} on {agreed['equal']:,} of "
-            f"{agreed['compared']:,} first touches."
-        )
-    asked_for = [spec for spec in order if spec not in BOUNDS or spec in (eviction or [])]
-    notes = dict.fromkeys(w for spec in asked_for for w in results[spec].warnings)
-    if recorded.synthetic:
-        notes["the trace is synthetic: generated, not recorded from a model"] = None
-    warn(list(notes))

@@ -41,8 +41,9 @@ class Steps(NamedTuple):
     """What is asked: whole events, or single look-ups under the sequential contracts."""
 
     first: int
-    """Running number of the first step and, below, of its first look-up: not 0 in a later chunk of a stream."""
+    """Running number of the first step and, below, of its first look-up and pass: not 0 in a later chunk."""
     first_offset: int
+    first_pass: int
     offsets: Ints
     layers: Ints
     passes: Ints
@@ -51,7 +52,7 @@ class Steps(NamedTuple):
     hits: Ints
     """(look-ups,) filled in."""
     phase_of: Ints
-    """(passes,)"""
+    """(passes,) of this chunk's, whose `passes` count from its first."""
     request_of: Ints
     """(passes,)"""
     warmup_passes: int
@@ -122,16 +123,17 @@ def replay_steps(table: Ints) -> None:
     periodic, overflow, roomy = between.periodic, cache.overflow, cache.roomy
     # Sums of the current bucket stay in registers until it changes.
     distinct = distinct_hits = routed = routed_hits = compulsory = missed_bytes = 0
-    number = phase = request = -1
+    at = number = phase = request = -1
     bucket = 0
     n_steps = len(steps.layers)
     last = len(keys) - 1
     hi = 0
     for e in range(n_steps):
         lo, hi = hi, offsets[e + 1]
-        if steps.passes[e] != number:
-            number = steps.passes[e]
-            phase, request = steps.phase_of[number], steps.request_of[number]
+        if steps.passes[e] != at:
+            at = steps.passes[e]
+            number = steps.first_pass + at
+            phase, request = steps.phase_of[at], steps.request_of[at]
             late = number < between.lands[0]
             into = phase if number < steps.warmup_passes else phase + N_PHASES
             if into != bucket:
@@ -174,7 +176,7 @@ def replay_steps(table: Ints) -> None:
                 totals[ADMITTED_BYTES] += sizes[kind_of[key]]
         if overflow == 1:
             _trim(cache, totals, evict, cache.scope_of[keys[lo]], e)
-        if periodic == 1 and (e + 1 == n_steps or steps.passes[e + 1] != number):
+        if periodic == 1 and (e + 1 == n_steps or steps.passes[e + 1] != at):
             _pass_done(cache, between, totals, evict, admission, number)
     _book(counters, bucket, distinct, distinct_hits, routed, routed_hits, compulsory, missed_bytes)
 

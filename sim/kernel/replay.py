@@ -34,6 +34,8 @@ class StepArrays:
     rows: Any
     phase_of: Any
     request_of: Any
+    first_pass: int = 0
+    """Number of the pass that `passes` calls 0."""
 
     @classmethod
     def of(
@@ -43,12 +45,10 @@ class StepArrays:
         """Without a copy where types fit. Keys are unsigned, so that compiled code need not ask their sign."""
         if keys.dtype == np.int32:
             keys = keys.view(np.uint32)
-        arrays = zip(
-            (offsets, layers, passes, keys, rows, phase_of, request_of),
-            (np.int64, np.int32, np.int32, np.uint32, np.int32, np.int8, np.int32),
-            strict=True,
-        )
-        return cls(*(np.ascontiguousarray(array, dtype=kind) for array, kind in arrays))
+        given = (offsets, layers, passes, keys, rows, phase_of, request_of)
+        kinds = (np.int64, np.int32, np.int32, np.uint32, np.int32, np.int8, np.int32)
+        made: list[Any] = [np.ascontiguousarray(a, dtype=kind) for a, kind in zip(given, kinds, strict=True)]
+        return cls(*made)
 
     def chunks(self, passes: int) -> Iterator[StepArrays]:
         """The same steps, so many passes at a time."""
@@ -159,8 +159,8 @@ class ReplayKernel:
         hits = _zeros(len(steps.keys), np.int8)
         self._guard.fill(-1)  # what was protected is not any more, and steps are counted from here
         view = loop.Steps(
-            self._done[0], self._done[1], steps.offsets, steps.layers, steps.passes, steps.keys, steps.rows, hits,
-            steps.phase_of, steps.request_of, self._warmup,
+            self._done[0], self._done[1], steps.first_pass, steps.offsets, steps.layers, steps.passes, steps.keys,
+            steps.rows, hits, steps.phase_of, steps.request_of, self._warmup,
         )  # fmt: skip
         made = loop.Job(view, self.cache, self._between, self.counters.reshape(-1), self.totals, self._placed)
         job = Flat(made, self._recorder)

@@ -1,0 +1,83 @@
+"""Replay of a trace larger than memory: parts of whole passes through compiled caches, one for each policy.
+
+The numbers are those of `sim.replay`. Only caches and one part are held; oracles need the whole trace, and are
+refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from policies import create
+from policies.protocol import AdmissionPolicy, EvictionPolicy, PlacementPolicy
+from sim.errors import SimError
+from sim.kernel import choose
+from sim.pool import Capacity, make_pool
+from sim.replay import ReplayResult, Steps, counted, phase_passes, result_of
+from traces import ModelGeometry, Phase, RoutingTrace
+
+
+def replay_stream(
+    parts: Iterable[RoutingTrace],
+    geometry: ModelGeometry,
+    evictions: Sequence[EvictionPolicy | str],
+    capacity: Capacity,
+    *,
+    admission: AdmissionPolicy | str = "always",
+    placement: PlacementPolicy | str | None = None,
+    contract: str = "event",
+    overflow: bool = False,
+    warmup_passes: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> list[ReplayResult]:
+    """Replay consecutive parts of a trace, such as `traces.stream.stream_parquet` reads.
+
+    Parameters
+    ----------
+    evictions, capacity, admission, placement, contract, overflow, warmup_passes
+        As for `sim.replay.replay`; one result a policy. Results have no `hits`.
+    progress
+        Called with the number of passes done after each part.
+
+    Raises
+    ------
+    SimError, PolicyError, TraceError
+        A policy or quota that needs the whole trace, or that cannot be compiled, and whatever reading raises.
+    """
+    from sim.kernel.replay import ReplayKernel
+
+    if capacity.quotas != "equal":
+        raise SimError(f"quotas by {capacity.quotas} need the whole trace: read it whole")
+    admission = create("admission", admission) if isinstance(admission, str) else admission
+    pool = make_pool(geometry, capacity)
+    policies, kernels, placed = [], [], []
+    for spec in evictions:
+        eviction = create("eviction", spec) if isinstance(spec, str) else spec
+        start = placement if placement is not None else eviction.default_placement
+        start = create("placement", start) if isinstance(start, str) else start
+        for oracle in (eviction, start):
+            if oracle.needs_future:
+                raise SimError(f"policy {oracle.name} needs the whole trace: read it whole, or leave it out")
+        choose("kernel", 0, eviction, admission)
+        kernel = ReplayKernel(pool, eviction, admission, overflow=overflow, warmup_passes=warmup_passes)
+        policies.append(eviction)
+        kernels.append(kernel)
+        placed.append(len(kernel.place(start.rank(pool, None))))
+    passes = np.zeros((2, len(Phase)), dtype=np.int64)
+    done = 0
+    for part in parts:
+        steps = replace(Steps.of(part, contract).arrays, first_pass=done)
+        for kernel in kernels:
+            kernel.feed(steps)
+        passes += phase_passes(part, warmup_passes - done)
+        done += part.n_passes
+        if progress is not None:
+            progress(done)
+    none = np.zeros(0, dtype=np.uint8)
+    return [
+        result_of(counted(kernel, passes, none, n), policy, admission, pool, geometry, capacity.scope, contract)
+        for kernel, policy, n in zip(kernels, policies, placed, strict=True)
+    ]
