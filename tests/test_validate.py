@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from hwmodels.errors import HardwareError
 from sim.cli import _register, app
 from sim.errors import SimError
+from sim.live.arms import decode_window
 from sim.live.predict import GROUPS, load_live_runs, predict
 from sim.live.table import live_table
 from sim.validate import (
@@ -28,6 +29,8 @@ from sim.validate import (
     summarize,
     user_cases,
 )
+from traces import write_parquet
+from traces.bundled import load
 
 STRATA = Path(str(resources.files("hwmodels.runs").joinpath("strata.csv")))
 
@@ -178,6 +181,18 @@ def test_live_runs_of_a_folder(tmp_path: Path) -> None:
     assert summarize(cases, load_bounds())[0].limit is None
     with pytest.raises(SimError, match=r"no table live-GROUP\.csv"):
         live_cases(tmp_path / "nothing")
+
+
+def test_live_runs_of_a_trace_of_your_own(tmp_path: Path) -> None:
+    """The part of a trace that was run lies beside its table; it is not looked for among the bundled ones."""
+    shipped, group = Path(str(resources.files("hwmodels.runs.live"))), "h200-x1"
+    for name in (f"{group}.toml", f"{group}.engine.toml"):
+        (tmp_path / name).write_text((shipped / name).read_text())
+    lines = (shipped / f"live-{group}.csv").read_text().splitlines(keepends=True)[:2]
+    (tmp_path / f"live-{group}.csv").write_text("".join(lines).replace("tinymoe-prose", "mine"))
+    window = decode_window(load("tinymoe-prose"), 160)
+    write_parquet(window, tmp_path / "mine.parquet")
+    assert live_cases(tmp_path)[0].predicted == predict(load_live_runs(group)[0])
 
 
 def test_the_table_of_the_documentation() -> None:
