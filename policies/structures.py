@@ -31,7 +31,7 @@ def links(alloc: Allocator, keys: int, lists: int) -> Links:
     nodes = keys + lists
     made = Links(
         alloc.ints(nodes, most=nodes), alloc.ints(nodes, most=nodes), alloc.ints(lists, most=keys),
-        alloc.ints(keys, -1, most=lists),
+        alloc.ints(keys, -1, most=nodes),
     )  # fmt: skip
     for node in range(keys, keys + lists):
         made.prev[node] = node

@@ -16,7 +16,7 @@ from traces.trace import RoutingTrace
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ROWS = 1 << 18
+ROWS = 1 << 16
 """Routing rows of a part, about; a part has at least one pass."""
 
 

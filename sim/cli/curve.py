@@ -43,7 +43,7 @@ def curve(
     phase: Annotated[
         str | None, typer.Option(help="all, prefill, decode or verify; decode by default if there is any.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="auto, reference or kernel; the numbers are the same.")] = "auto",
+    simulator: Annotated[str, typer.Option(help="auto, reference or kernel; the numbers are the same.")] = "auto",
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the curves into this PNG, SVG or PDF.")] = None,
     model: ModelOpt = None,
     fmt: FormatOpt = None,
@@ -63,7 +63,7 @@ def curve(
     steps = Steps.of(recorded)
     curves = {
         spec: hit_curve(
-            recorded, spec, capacities, admission=admission if spec not in BOUNDS else "always", engine=engine,
+            recorded, spec, capacities, admission=admission if spec not in BOUNDS else "always", engine=simulator,
             steps=steps,
         )
         for spec in asked

@@ -136,7 +136,8 @@ class Flat:
             made = self._recorder.array(value)
             self.arrays.append(made)
             self.table += [made.ctypes.data, len(made)]
-            return f"{made.dtype.name}_{made.strides[0] // made.itemsize}_at(t, o + {at})"
+            stride = made.strides[0] // made.itemsize if len(made) > 1 else 1  # of one element numpy says anything
+            return f"{made.dtype.name}_{stride}_at(t, o + {at})"
         if isinstance(value, tuple):
             parts = [self._walk(part, f"{where}.{i}") for i, part in enumerate(value)]
             if hasattr(value, "_fields"):
@@ -160,7 +161,8 @@ def state_function(form: str, offset: int, classes: dict[str, type]) -> Any:
     """Function from a table to the state of this form that begins at `offset` in it."""
     from sim.kernel.views import float_at, integer_at, reader
 
-    source = f"def state_at(t):\n    o = {offset}\n    return {form}\n"
+    placed = re.sub(r"o \+ (\d+)", lambda found: str(offset + int(found[1])), form)
+    source = f"def state_at(t):\n    return {placed}\n"
     scope: dict[str, Any] = {"integer_at": integer_at, "float_at": float_at, **classes, "__name__": __name__}
     for name, dtype, stride in set(re.findall(r"\b((\w+?)_(\d+)_at)\b", form)):
         scope[name] = reader(dtype, int(stride))

@@ -70,9 +70,14 @@ class _IteratorModel(models.StructModel):
 
 # ---- typing ----------------------------------------------------------------------------------
 
+FIRST = {"target": "cpu"}
+"""Metadata of a template for one target, which is tried before the general ones: a dozen for an index."""
+
 
 @infer_global(operator.getitem)
 class _GetItem(AbstractTemplate):
+    metadata = FIRST
+
     def generic(self, args: Any, kws: Any) -> Any:
         view, at = args
         if isinstance(view, View) and isinstance(at, types.Integer):
@@ -84,6 +89,8 @@ class _GetItem(AbstractTemplate):
 
 @infer_global(operator.setitem)
 class _SetItem(AbstractTemplate):
+    metadata = FIRST
+
     def generic(self, args: Any, kws: Any) -> Any:
         view, at, _ = args
         if isinstance(view, View) and isinstance(at, types.Integer):
@@ -93,6 +100,8 @@ class _SetItem(AbstractTemplate):
 
 @infer_global(len)
 class _Len(AbstractTemplate):
+    metadata = FIRST
+
     def generic(self, args: Any, kws: Any) -> Any:
         return signature(types.int64, *args) if isinstance(args[0], View) else None
 
