@@ -12,7 +12,7 @@ from statistics import median
 import pytest
 import simpy
 
-from sim.demo import demo_trace, expert_room
+from sim.demo import SYNTHETIC, demo_trace, expert_room
 from sim.pool import Capacity
 from sim.run import RunSpec, simulate
 
@@ -40,7 +40,7 @@ def bare_timeouts():
 @pytest.mark.parametrize("miss", ["fetch", "cpu"])
 @pytest.mark.parametrize("hardware", ["rtx-5070-7600", "rtx-5060ti-5700x3d", "tesla-p40"])
 def test_tokens_per_second_of_the_engine(hardware, miss):
-    trace = demo_trace(None)
+    trace = demo_trace(SYNTHETIC, None)
     room = Capacity(total_bytes=expert_room(hardware, trace.geometry))
     spec = RunSpec((hardware,), room, miss=miss)
     simulate(trace, spec)

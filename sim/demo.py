@@ -1,14 +1,16 @@
-"""The demo: some policies on some machines over a bundled trace, ranked by time.
+"""The demo: some policies on some machines over the bundled traces, ranked by time.
 
-The expert cache of each machine is what its card has left for experts at 32K context (`hwmodels.vram`), so the
-machines differ in slots as well as in speed.
+Over the synthetic trace of a large model the expert cache of each machine is what its card has left for experts at
+32K context (`hwmodels.vram`), so the machines differ in slots as well as in speed. The recorded traces are of a
+small model that any card would hold; they have room for a quarter of its experts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from functools import cache
 from multiprocessing import get_context
 from typing import Any
 
@@ -23,8 +25,16 @@ from sim.run import RunSpec, simulate
 from traces import ModelGeometry, RoutingTrace
 from traces.bundled import load
 
-TRACE = "flash-next-synthetic"
-MACHINES = ("rtx-5070-7600", "rtx-5060ti-5700x3d", "tesla-p40")
+SYNTHETIC, RECORDED = "flash-next-synthetic", ("tinymoe-prose", "tinymoe-code")
+SHOWN = (
+    (SYNTHETIC, "rtx-5070-7600"),
+    (SYNTHETIC, "rtx-5060ti-5700x3d"),
+    (SYNTHETIC, "tesla-p40"),
+    *((name, "rtx-5060ti-5700x3d") for name in RECORDED),
+)
+"""(trace, machine) of every table."""
+RECORDED_PASSES = 258
+"""Of a recorded trace: its prompts and the first quarter of what was generated."""
 POLICIES: dict[str, dict[str, Any]] = {
     "lru": {"eviction": "lru"},
     "lfu": {"eviction": "lfu"},
@@ -33,9 +43,10 @@ POLICIES: dict[str, dict[str, Any]] = {
     "lru, misses on CPU": {"eviction": "lru", "miss": "cpu"},
     "lfru + oracle, 1 layer": {"eviction": "lfru", "prefetch": "oracle:window=1"},
 }
+GATES: dict[str, dict[str, Any]] = {"lfru + next router": {"eviction": "lfru", "prefetch": "gate-lookahead"}}
+"""Of traces that hold what the next layer's router makes of this layer's input."""
 LOOK_AHEAD = "perfect look-ahead"
-BEST: dict[str, Any] = {"eviction": "belady", "prefetch": "oracle:window=48"}
-"""Perfect look-ahead of one token with the best eviction: the other end of the headroom scale."""
+"""Of one token, with Belady's eviction: the other end of the headroom scale."""
 CONTEXT_TOKENS = 32_768
 
 
@@ -43,6 +54,7 @@ CONTEXT_TOKENS = 32_768
 class DemoRun:
     """One row of the demo."""
 
+    trace: str
     machine: str
     policy: str
     result: RunResult
@@ -57,37 +69,42 @@ def expert_room(hardware: str, geometry: ModelGeometry) -> int:
     return vram_budget(load_profile(hardware).gpu, weights, session).cache_bytes
 
 
-def demo_specs(geometry: ModelGeometry) -> list[tuple[str, str, RunSpec]]:
-    """(machine, policy, choices) of every run, perfect look-ahead last on each machine."""
+def demo_specs(passes: int | None) -> list[tuple[str, str, str, RunSpec]]:
+    """(trace, machine, policy, choices) of every run, perfect look-ahead last in each table."""
     specs = []
-    for hardware in MACHINES:
+    for name, hardware in SHOWN:
+        trace = demo_trace(name, passes)
+        geometry = trace.geometry
+        room = geometry.all_expert_bytes // 4 if name in RECORDED else expert_room(hardware, geometry)
         # The published mix of these engines serves from RAM; the arena fits each machine's memory.
-        base = RunSpec(
-            hardware=(hardware,), capacity=Capacity(total_bytes=expert_room(hardware, geometry)), miss="fetch"
-        )
-        specs += [(hardware, name, replace(base, **choice)) for name, choice in POLICIES.items()]
-        specs.append((hardware, LOOK_AHEAD, replace(base, **BEST)))
+        base = RunSpec(hardware=(hardware,), capacity=Capacity(total_bytes=room), miss="fetch")
+        choices = POLICIES | (GATES if trace.predictions else {})
+        choices |= {LOOK_AHEAD: {"eviction": "belady", "prefetch": f"oracle:window={geometry.n_layers}"}}
+        specs += [(name, hardware, policy, replace(base, **choice)) for policy, choice in choices.items()]
     return specs
 
 
-def run_demo(passes: int | None, workers: int, progress: Callable[[int], None]) -> list[DemoRun]:
-    """All runs of the demo on `workers` processes, in the order of `demo_specs`."""
-    trace = demo_trace(passes)
-    specs = demo_specs(trace.geometry)
+def run_demo(
+    specs: Sequence[tuple[str, str, str, RunSpec]],
+    passes: int | None,
+    workers: int,
+    progress: Callable[[int], None],
+) -> list[DemoRun]:
+    """All runs of `demo_specs` on `workers` processes, in their order."""
     found: dict[int, RunResult] = {}
     if workers <= 1:
-        for i, (_, _, spec) in enumerate(specs):
-            found[i] = simulate(trace, spec)
+        for i, (name, _, _, spec) in enumerate(specs):
+            found[i] = _run(name, spec, passes)
             progress(len(found))
     else:
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            jobs = {pool.submit(_run, spec, passes): i for i, (_, _, spec) in enumerate(specs)}
+            jobs = {pool.submit(_run, name, spec, passes): i for i, (name, _, _, spec) in enumerate(specs)}
             for job in as_completed(jobs):
                 found[jobs[job]] = job.result()
                 progress(len(found))
     return [
-        DemoRun(machine, policy, found[i], spec.capacity.total_bytes or 0, _sees_future(spec))
-        for i, (machine, policy, spec) in enumerate(specs)
+        DemoRun(name, machine, policy, found[i], spec.capacity.total_bytes or 0, _sees_future(spec))
+        for i, (name, machine, policy, spec) in enumerate(specs)
     ]
 
 
@@ -99,19 +116,16 @@ def _sees_future(spec: RunSpec) -> bool:
     return any(policy.needs_future for policy in chosen)
 
 
-def demo_trace(passes: int | None) -> RoutingTrace:
-    """The bundled trace, or its first passes."""
-    trace = load(TRACE)
-    if passes is None or passes >= trace.n_passes:
-        return trace
-    return trace.select_passes(np.arange(trace.n_passes) < passes)
+@cache
+def demo_trace(name: str, passes: int | None) -> RoutingTrace:
+    """A bundled trace, or its first passes."""
+    trace = load(name)
+    most = min(
+        trace.n_passes if passes is None else passes, RECORDED_PASSES if name in RECORDED else trace.n_passes
+    )
+    return trace if most == trace.n_passes else trace.select_passes(np.arange(trace.n_passes) < most)
 
 
-_cached: dict[int | None, RoutingTrace] = {}
-
-
-def _run(spec: RunSpec, passes: int | None) -> RunResult:
-    """One run in a worker, which loads the trace once."""
-    if passes not in _cached:
-        _cached[passes] = demo_trace(passes)
-    return simulate(_cached[passes], spec)
+def _run(name: str, spec: RunSpec, passes: int | None) -> RunResult:
+    """One run in a worker, which loads each trace once."""
+    return simulate(demo_trace(name, passes), spec)

@@ -1,4 +1,4 @@
-"""`residency demo`: the main job on a bundled trace."""
+"""`residency demo`: the main job on the bundled traces."""
 
 from __future__ import annotations
 
@@ -13,35 +13,36 @@ from sim.cli.common import JsonOpt, number, percent, show, table, write_json
 
 @app.command()
 def demo(
-    passes: Annotated[int | None, typer.Option(min=2, help="Only the first so many passes of the trace.")] = None,
+    passes: Annotated[int | None, typer.Option(min=2, help="Only the first so many passes of each trace.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = min(2, os.cpu_count() or 1),
     json: JsonOpt = None,
 ) -> None:
-    """Six policies on three machines over a bundled synthetic trace, ranked by time."""
+    """Policies on three machines over a bundled synthetic trace and two recorded ones, ranked by time."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from hwmodels.registry import load_profile
-    from sim.demo import LOOK_AHEAD, MACHINES, POLICIES, TRACE, demo_trace, run_demo
+    from sim.demo import LOOK_AHEAD, SHOWN, SYNTHETIC, demo_specs, demo_trace, run_demo
     from sim.score import binding_sentence
 
-    total = len(MACHINES) * (len(POLICIES) + 1)
+    specs = demo_specs(passes)
     with Progress(
         TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("runs"), TimeElapsedColumn(),
         transient=True, disable=str(json) == "-",
     ) as bar:  # fmt: skip
-        task = bar.add_task("demo", total=total)
-        runs = run_demo(passes, workers, lambda done: bar.update(task, completed=done))
-    geometry = demo_trace(2).geometry
+        task = bar.add_task("demo", total=len(specs))
+        runs = run_demo(specs, passes, workers, lambda done: bar.update(task, completed=done))
     data = []
-    for machine in MACHINES:
-        here = {run.policy: run for run in runs if run.machine == machine}
+    for name, machine in SHOWN:
+        here = {run.policy: run for run in runs if (run.trace, run.machine) == (name, machine)}
+        geometry = demo_trace(name, passes).geometry
         ahead = here.pop(LOOK_AHEAD)
         base_ns = here["lru"].result.decode_ns
         best_ns = min(run.result.decode_ns for run in (ahead, *here.values()))
+        where = {"trace": name, "machine": machine}
         gib = ahead.capacity_bytes / 2**30
         slots = ahead.capacity_bytes // max(geometry.expert_bytes)
         shown = table(
-            f"{load_profile(machine).summary}\n"
+            f"{name}, {'synthetic' if name == SYNTHETIC else 'recorded'}: {load_profile(machine).summary}\n"
             f"{gib:.2f} GiB for experts, about {slots:,} of {geometry.n_experts:,}",
             [
                 "policy",
@@ -70,18 +71,19 @@ def demo(
                 percent(shares["in_flight"], 1),
                 percent(gain, 0),
             )
-            data.append({"machine": machine, "policy": run.policy, "headroom_captured": gain} | result.to_dict())
+            data.append(where | {"policy": run.policy, "headroom_captured": gain} | result.to_dict())
         shown.add_row(LOOK_AHEAD + " *", number(ahead.result.tokens_per_s), number(ahead.result.ms_per_token))
-        data.append({"machine": machine, "policy": LOOK_AHEAD} | ahead.result.to_dict())
+        data.append(where | {"policy": LOOK_AHEAD} | ahead.result.to_dict())
         show(shown)
         first = next(run for run in ranked if not run.sees_future)
         typer.echo(
             f"Of those that do not see the future, {first.policy} is fastest. {binding_sentence(first.result)}\n"
         )
     typer.echo(
-        f"* sees the future. The trace is synthetic ({TRACE}): generated to look like published statistics of "
-        "Qwen3.8-Flash-Next.\nHeadroom captured: 0 for lru, 100 for the fastest of all rows; the last row is "
-        "perfect look-ahead of one token\nwith Belady's eviction on the same link and slots."
+        f"* sees the future. {SYNTHETIC} was generated to look like published statistics of Qwen3.8-Flash-Next;\n"
+        "the tinymoe traces were recorded from a small model trained for them, with room for a quarter of its "
+        "experts.\nHeadroom captured: 0 for lru, 100 for the fastest of all rows; the last row is perfect "
+        "look-ahead of one token\nwith Belady's eviction on the same link and slots."
     )
     if json is not None:
         write_json(json, data)
