@@ -72,7 +72,11 @@ def interpret(trace, spec, **machine) -> t.Run:
         policy.learn(state, event())
         return 0
 
-    bound = {"run_at": partial(lambda _: run), "call": partial(ask)}  # no functions, which would be copied
+    bound = {
+        "run_at": partial(lambda _: run),
+        "call": partial(ask),
+        "fetch_line": partial(int),
+    }  # no functions, which would be copied
     acts = Interpreter(bound).copy(act)
     Interpreter(bound).copy(run_passes)(0)
     return run

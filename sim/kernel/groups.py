@@ -158,3 +158,17 @@ def call(typing_context: Any, code: Any, table: Any, what: Any, a: Any, b: Any, 
         return builder.call(builder.inttoptr(args[0], ir.PointerType(kind)), args[1:])
 
     return types.int64(*[types.int64] * 6), generate
+
+
+@intrinsic
+def fetch_line(typing_context: Any, address: Any) -> Any:
+    """Ask the processor for the cache line at an address that is wanted soon."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(function, [builder.inttoptr(args[0], byte), flag(1), flag(3), flag(1)])
+        return context.get_dummy_value()
+
+    return types.none(types.int64), generate

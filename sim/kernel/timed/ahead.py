@@ -68,7 +68,7 @@ def propose(run: Run, tick: int) -> None:
 def warm(run: Run, key: int) -> None:
     """Read pages of `key` ahead, unless the drive has other things to do or there is nothing to read."""
     host = run.host
-    if run.v[ACTIVE_READS] > 0 or host.source_of[key] != PAGE_CACHE or host.reading[key] == 1:
+    if run.v[ACTIVE_READS] > 0 or run.slots.source_of[key] != PAGE_CACHE or host.reading[key] == 1:
         return
     if host.lists.home[host.page_base + key] < 0:
         read(run, key, NOBODY)

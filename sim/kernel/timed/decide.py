@@ -52,7 +52,7 @@ from sim.kernel.timed.tables import (
 from sim.result import T_CPU_PINNED, T_DISK, T_IN_FLIGHT, T_PCIE, T_VRAM, TIERS
 
 if TYPE_CHECKING:
-    from sim.kernel.timed.seam import call
+    from sim.kernel.timed.seam import call, fetch_line
 
 N_TIERS = len(TIERS)
 N_SOURCES = 3
@@ -64,6 +64,7 @@ def decide(run: Run, card: int, phase: int) -> None:
     v, plan, slots, trace, calls = run.v, run.plan, run.slots, run.trace, run.calls
     number = v[NUMBER]
     lo, hi = calls.event[E_FIRST], calls.event[E_END]
+    look_ahead(run, hi, 2 * hi - lo)
     v[WAITS] = v[CPU_WORK] = v[FILLS] = v[NOWS] = v[LATERS] = v[SENDS] = 0
     for i in range(lo, hi):
         key = trace.keys[i]
@@ -107,6 +108,17 @@ def decide(run: Run, card: int, phase: int) -> None:
             drop_stale(run, engine)
     if v[MISSING] > 0:
         serve(run, card, phase, lo)
+
+
+def look_ahead(run: Run, lo: int, hi: int) -> None:
+    """Ask for the memory of the experts that the next event wants: it comes while this one is served."""
+    records, width = run.slots.records, run.slots.width
+    policy, policy_width = run.calls.evict_records, run.calls.evict_width
+    for i in range(lo, min(hi, len(run.trace.keys))):
+        key = run.trace.keys[i]
+        fetch_line(records + key * width)
+        if policy_width > 0:
+            fetch_line(policy + key * policy_width)
 
 
 def serve_from(run: Run, tier: int, rows: int, phase: int) -> None:

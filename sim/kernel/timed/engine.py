@@ -13,7 +13,7 @@ from numba.core import types
 from sim.errors import SimError
 from sim.host import HostPlan
 from sim.kernel.choice import timed_marker
-from sim.kernel.groups import Group, Spec, Table, call, group_at
+from sim.kernel.groups import Group, Spec, Table, call, fetch_line, group_at
 from sim.kernel.link import compile_loop
 from sim.kernel.state import Flat, Recorder, state_function
 from sim.kernel.timed import policy_calls
@@ -80,7 +80,8 @@ class TimedKernel:
         ahead = _Called(policy_calls.ahead, prefetch, proposing, state, recorder)
         self._kept = (evict, admit, ahead)
         calls = made.calls._replace(
-            evict_code=evict.code, evict_table=evict.address, admit_code=admit.code, admit_table=admit.address,
+            evict_code=evict.code, evict_table=evict.address, evict_records=evict.records,
+            evict_width=evict.width, admit_code=admit.code, admit_table=admit.address,
             ahead_code=ahead.code, ahead_table=ahead.address,
         )  # fmt: skip
         self.tables = made._replace(calls=calls)
@@ -170,6 +171,9 @@ class _Called:
         recorder.pack(state)  # by itself, so that its form does not depend on the other policies
         seen, own = Flat(asked, recorder), Flat(state, recorder)
         self._kept = (seen, own)
+        columns = [array for array in own.arrays if array.strides[0] > array.itemsize]
+        self.records = min((int(array.ctypes.data) for array in columns), default=0)
+        self.width = columns[0].strides[0] if columns else 0
         self._table = np.array(seen.table + own.table, dtype=np.int64)
         self.address = int(self._table.ctypes.data)
         kind: Any = type(policy)
@@ -197,7 +201,7 @@ def _compile(function: Any, spec: Spec, **options: Any) -> Any:
         "Run": group, "Links": group.fields["engines"][1].fields["queues"][1], "int": types.int64,
         "bool": types.boolean, "None": types.void,
     }  # fmt: skip
-    bound = {"run_at": group_at(group), "call": call}
+    bound = {"run_at": group_at(group), "call": call, "fetch_line": fetch_line}
     return compile_loop(function, bound, f"timed {function.__name__}|{spec}", kinds=kinds, **options)
 
 

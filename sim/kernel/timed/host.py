@@ -31,7 +31,7 @@ NOBODY = -1
 
 def source(run: Run, key: int) -> int:
     """Tier of `key` now; a use as far as the page cache is concerned."""
-    tier = run.host.source_of[key]
+    tier = run.slots.source_of[key]
     if tier != PAGE_CACHE:
         return tier
     if run.host.reading[key] == 1:

@@ -196,7 +196,7 @@ def start_swaps(run: Run, n: int) -> None:
         if mode == SWAP_COPY or victim < 0:
             send(run, batch)
             continue
-        run.host.source_of[victim] = run.host.source_of[newcomer]
+        run.slots.source_of[victim] = run.slots.source_of[newcomer]
         v[MOVED_BYTES] += run.slots.size_of[victim]
         card = run.slots.card_of[victim]
         if swaps.back[card] < 0:

@@ -164,7 +164,6 @@ def host_table(
                 push_back(held, which, key)
                 pages[key] = count
     return t.Host(
-        source_of=ints(plan.source_of),
         reading=ints(keys),
         left=ints(keys),
         wait_first=ints(keys, -1),
@@ -214,10 +213,15 @@ def run_table(
     links = [card.link for card in machine.cards]
     per_key = records(
         keys,
-        [("guard", np.int64), ("copy_of", np.int32),
-         *((flag, np.int8) for flag in ("resident", "ready", "unused", "displaced"))],
+        [("guard", np.int64), ("size_of", np.int64), ("copy_of", np.int32), ("scope_of", np.int32),
+         ("card_of", np.int16),
+         *((name, np.int8) for name in ("source_of", "resident", "ready", "unused", "displaced"))],
     )  # fmt: skip
     per_key["guard"][:] = pool.guard
+    per_key["size_of"][:] = pool.pool.size_of
+    per_key["scope_of"][:] = pool.pool.scope_of
+    per_key["card_of"][:] = np.repeat(machine.layer_card, trace.geometry.experts)
+    per_key["source_of"][:] = plan.source_of
     per_key["copy_of"][:] = -1
     per_key["resident"][:] = per_key["ready"][:] = pool.resident
     v = ints(t.N_NUMBERS)
@@ -259,10 +263,9 @@ def run_table(
         host=host_table(machine, plan, cache, keys, n, segments),
         cpu=t.Cpu(*(ints(segments) for _ in t.Cpu._fields)),
         slots=t.Slots(
+            records=int(per_key["guard"].ctypes.data),
+            width=per_key["guard"].strides[0],
             **per_key,
-            size_of=ints(pool.pool.size_of),
-            scope_of=ints(pool.pool.scope_of),
-            card_of=ints([card for card in machine.layer_card for _ in range(trace.geometry.experts)]),
             used=ints(pool.used),
             capacity=ints(pool.pool.capacity),
         ),
@@ -272,7 +275,7 @@ def run_table(
             ints(pool.pool.scopes),
         ),
         swaps=t.Swaps(ints(keys), ints(keys), ints(cards, -1), ints(cards)),
-        calls=t.Calls(0, 0, 0, 0, 0, 0, 0, 0, ints(8), ints(max(keys, members))),
+        calls=t.Calls(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ints(8), ints(max(keys, members))),
         found=t.Found(
             pass_ns=ints(passes), causes=ints(passes * len(CAUSES)), distinct=ints(len(PHASES) * len(TIERS)),
             routed=ints(len(PHASES) * len(TIERS)), stats=ints(t.N_STATS),

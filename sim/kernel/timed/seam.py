@@ -12,6 +12,8 @@ run_at: Callable[[int], Run]
 call: Callable[[int, int, int, int, int, int], int]
 """Ask a compiled policy: address of its code, of its table, the question and three numbers."""
 
+fetch_line: Callable[[int], None]
+"""Ask for the cache line at an address."""
 asked_state: Callable[[int], Asked]
 policy_state: Callable[[int], Any]
 policy_learn: Callable[[Any, Event], None]

@@ -186,7 +186,6 @@ class Engines(NamedTuple):
 class Host(NamedTuple):
     """`Host`, `Disk` and `PageCache`."""
 
-    source_of: Ints
     reading: Ints
     left: Ints
     """(keys,) slices of a read that have not landed."""
@@ -227,7 +226,11 @@ class Cpu(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """`CachePool` and `Slots`."""
+    """`CachePool` and `Slots`; what is kept of a key lies side by side."""
+
+    records: int
+    """Address of the first key's, and bytes of each."""
+    width: int
 
     resident: Ints
     guard: Ints
@@ -239,6 +242,8 @@ class Slots(NamedTuple):
     size_of: Ints
     scope_of: Ints
     card_of: Ints
+    source_of: Ints
+    """Where it lies on the host."""
     used: Ints
     capacity: Ints
 
@@ -299,6 +304,9 @@ class Calls(NamedTuple):
 
     evict_code: int
     evict_table: int
+    evict_records: int
+    """Address of what the eviction policy knows of each key, and bytes a key; 0 if that lies apart."""
+    evict_width: int
     admit_code: int
     admit_table: int
     ahead_code: int
