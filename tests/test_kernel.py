@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import inspect
 import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
 
-from policies import available, create
+from policies import available, create, heaps
+from policies.eviction.fifo import Fifo
+from policies.eviction.lfu import Lfu
 from policies.eviction.lru import Lru
 from sim.curve import even_capacities, hit_curve
 from sim.errors import SimError
-from sim.kernel import choice, choose
+from sim.kernel import choice, choose, loop
 from sim.pool import Capacity, make_pool
 from sim.replay import Steps, replay
 from sim.testing.cases import capacities, random_trace
@@ -33,7 +38,9 @@ RATES = ":link_gb_per_s=13,host_gb_per_s=44"
 def own_cache(tmp_path_factory):
     """Kernels of the tests stay out of the user's cache."""
     before = os.environ.get("EXPERT_RESIDENCY_CACHE")
-    os.environ.setdefault("EXPERT_RESIDENCY_CACHE", str(tmp_path_factory.mktemp("kernels")))
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base  # shared by all workers
+    os.environ.setdefault("EXPERT_RESIDENCY_CACHE", str(base / "kernels"))
     yield
     if before is None:
         del os.environ["EXPERT_RESIDENCY_CACHE"]
@@ -56,43 +63,143 @@ def every_way(eviction, admission):
         same(trace, eviction, capacity, admission=admission, contract="sequential", lag_passes=3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("eviction", EVICTION)
-def test_every_eviction_policy(eviction):
-    every_way(eviction, "always")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("admission", [name for name in ADMISSION if name != "always"])
-def test_every_admission_policy(admission):
-    every_way("lru", admission + (RATES if admission == "balanced" else ""))
+CASES = max(65, settings.default.max_examples)
+"""Drawn cases of each pair of policies: 30 pairs have 1,950, and LRU at every capacity 200; `deep` draws more."""
+drawn = settings(max_examples=CASES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
-def traces(draw):
+def traces(draw, least_experts=2):
     """Few experts, many ties: rows of any phase over some layers."""
-    layers, experts = draw(st.integers(1, 3)), draw(st.integers(2, 6))
+    layers, experts = draw(st.integers(1, 3)), draw(st.integers(least_experts, 7))
     k = draw(st.integers(1, min(3, experts)))
     sizes = tuple(draw(st.sampled_from([(1,) * layers, tuple(range(1, layers + 1))])))
     builder = TraceBuilder(ModelGeometry("drawn", tuple(range(layers)), experts, k, sizes, (1,) * layers))
     row = st.permutations(range(experts)).map(lambda order: order[:k])
     for _ in range(draw(st.integers(1, 12))):
         phase = draw(st.sampled_from(list(Phase)))
-        builder.begin_pass(phase)
+        builder.begin_pass(phase, request=draw(st.integers(0, 1)))
         for layer in range(layers):
             for _ in range(1 if phase == Phase.DECODE else draw(st.integers(1, 3))):
                 builder.row(layer, draw(row))
     return builder.build()
 
 
-@given(
-    traces(), st.sampled_from(["lru", "lfu", "belady", "min", "s3fifo"]), st.integers(0, 20),
-    st.sampled_from(["global", "layer"]), st.sampled_from(["event", "sequential"]),
-    st.sampled_from(["waves", "overflow"]),
-)  # fmt: skip
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_any_trace(trace, eviction, room, scope, contract, oversize):
-    same(trace, eviction, Capacity(total_bytes=room, scope=scope), contract=contract, oversize=oversize)
+@st.composite
+def cases(draw):
+    """A trace, a capacity, and everything else that a replay may be told.
+
+    From five experts on no small array is as long as there are keys, so each policy is laid out and compiled once.
+    """
+    trace = draw(traces(least_experts=5))
+    room = Capacity(total_bytes=draw(st.integers(0, 20)), scope=draw(st.sampled_from(["global", "layer"])))
+    options = {
+        "contract": draw(st.sampled_from(["event", "sequential", "sequential-descending"])),
+        "oversize": draw(st.sampled_from(["waves", "overflow"])),
+        "placement": draw(st.sampled_from([None, "none", "hindsight"])),
+        "warmup_passes": draw(st.integers(0, 3)),
+        "lag_passes": draw(st.integers(1, 3)),
+    }
+    return trace, room, options
+
+
+PAIRS = [(name, "always") for name in EVICTION] + [("lru", name) for name in ADMISSION if name != "always"]
+OFTEN = {"lru", "lfu", "belady", "s3fifo"}
+
+
+def with_rates(admission):
+    """Parameters that make something happen in a short trace."""
+    eager = {"balanced": RATES, "strata-adaptive": ":every=2,min_usage=1,min_gain=0,swaps=2"}
+    return admission + eager.get(admission, "")
+
+
+@pytest.mark.parametrize(
+    ("eviction", "admission"),
+    [
+        pytest.param(*pair, marks=() if pair[0] in OFTEN and pair[1] == "always" else pytest.mark.slow)
+        for pair in PAIRS
+    ],
+)
+def test_any_case(eviction, admission):
+    @given(cases())
+    @drawn
+    def counts_the_same(case):
+        trace, room, options = case
+        same(trace, eviction, room, admission=with_rates(admission), **options)
+
+    counts_the_same()
+    every_way(eviction, with_rates(admission))
+
+
+def caught(plain, mutant, change):
+    """Whether drawn cases tell the reference from a kernel in which `change` is at work."""
+
+    def differs(case):
+        trace, room, options = case
+        expected = replay(trace, plain, room, engine="reference", **options)
+        with change():
+            found = replay(trace, mutant, room, engine="kernel", **options)
+        return not np.array_equal(expected.hits, found.hits) or expected.evictions != found.evictions
+
+    try:
+        find(cases(), differs, settings=drawn)
+    except NoSuchExample:
+        return False
+    return True
+
+
+class LfuAgain(Lfu):
+    name = "lfu-again"
+
+
+class FifoAgain(Fifo):
+    name = "fifo-again"
+
+
+def newer_first(s, score, stamp, key, at):
+    if score != s.scores[at]:
+        return score < s.scores[at]
+    if stamp != s.stamps[at]:
+        return stamp > s.stamps[at]
+    return key < s.items[at]
+
+
+def last_miss_first():
+    """The loop with the misses of an event admitted from the last to the first."""
+    source = inspect.getsource(loop.replay_steps)
+    changed = source.replace(
+        "for i in range(n):\n            key = keys[lo + misses[i]]",
+        "for i in range(n):\n            key = keys[lo + misses[n - 1 - i]]",
+    )
+    assert changed != source
+    scope = dict(vars(loop))
+    exec(compile(changed, loop.__file__, "exec"), scope)
+    return scope["replay_steps"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plain", "again", "owner", "attribute", "mutated"),
+    [
+        ("lfu", LfuAgain(), heaps, "_less", newer_first),
+        ("fifo", FifoAgain(), loop, "replay_steps", last_miss_first()),
+    ],
+    ids=["lfu: ties to the newer", "loop: last miss first"],
+)
+def test_a_changed_order_of_ties_is_caught(plain, again, owner, attribute, mutated):
+    """The same cases find nothing in the code as it is (`test_any_case`)."""
+
+    class Mutant(type(again)):
+        name = again.name + "-changed"
+
+    @contextlib.contextmanager
+    def changed():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owner, attribute, mutated)
+            yield
+
+    assert not caught(plain, again, contextlib.nullcontext)
+    assert caught(plain, Mutant(), changed)
 
 
 @given(traces(), st.sampled_from(["global", "layer"]))
