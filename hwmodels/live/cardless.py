@@ -20,10 +20,11 @@ from hwmodels.live.card import LiveSizes
 from hwmodels.live.experts import CpuExperts, random_weights
 from hwmodels.live.files import ExpertFile
 from hwmodels.live.reader import Jobs, Reader
-from hwmodels.live.steps import Copies, Measured, Program
+from hwmodels.live.steps import Copies, Measured, Program, Step
 
 State = Literal["cold", "warm"]
 Floats = npt.NDArray[np.float32]
+Offsets = npt.NDArray[np.int64]
 
 
 class CardlessEngine:
@@ -68,9 +69,18 @@ class CardlessEngine:
             self._pool = np.zeros(size, dtype=np.uint16)
             self._pool[:: 4096 // 2] = 1  # touched, so that no page is made in the timed loop
         self._program = program
-        elements = self.stride // 2
-        self._now = [np.asarray(step.now, dtype=np.int64) * elements for step in program.steps]
-        self._later = [np.asarray(step.later, dtype=np.int64) * elements for step in program.steps]
+        self._there = [self._groups(step, landed=True) for step in program.steps]
+        self._waiting = [self._groups(step, landed=False) if step.pending else None for step in program.steps]
+
+    def _groups(self, step: Step, *, landed: bool) -> tuple[Offsets, Offsets]:
+        """Where the slots begin that are computed at once, and those after waiting for what was read ahead."""
+        now, later, pending = step.now, step.later, step.pending
+        if pending and step.copies and landed:
+            now, later = now + later[:pending], later[pending:]
+        elif pending and not step.copies and not landed:
+            now, later = now[:-pending], now[-pending:]
+        first, second = (np.asarray(slots, dtype=np.int64) * (self.stride // 2) for slots in (now, later))
+        return first, second
 
     def slot(self, number: int) -> npt.NDArray[np.uint16]:
         """What lies in a slot."""
@@ -129,13 +139,14 @@ class CardlessEngine:
         if step.ahead_router:
             batches.append(reader.ask(len(step.ahead_router)))
         width = self.shapes[step.layer].width
-        if step.now:
-            if step.needs >= 0 and not step.later:
-                self._wait(reader, batches[step.needs], measured, number)
-            self.cpu(self._pool, self._now[e], width, x, out)
-        if step.later:
-            self._wait(reader, max(last, batches[step.needs] if step.needs >= 0 else 0), measured, number)
-            self.cpu(self._pool, self._later[e], width, x, out)
+        needs = batches[step.needs] if step.pending else 0
+        waiting = self._waiting[e]
+        now, later = self._there[e] if waiting is None or reader.landed(needs) else waiting
+        if len(now):
+            self.cpu(self._pool, now, width, x, out)
+        if len(later):
+            self._wait(reader, last if step.copies else needs, measured, number)
+            self.cpu(self._pool, later, width, x, out)
         if step.ahead_done:
             batches.append(reader.ask(len(step.ahead_done)))
 

@@ -40,7 +40,7 @@ class Reader:
     def __init__(self, file: ExpertFile, jobs: Jobs) -> None:
         self._file, self._jobs = file, jobs
         self._shared = np.zeros(32, dtype=np.int64)
-        work, self._landed = _loops()
+        work, self._wait = _loops()
         self._thread = threading.Thread(
             target=work, args=(file.fd, jobs, self._shared), name="expert-reader", daemon=True
         )
@@ -52,6 +52,10 @@ class Reader:
         self._shared[_ASKED] = asked
         return asked
 
+    def landed(self, number: int) -> bool:
+        """Whether the first `number` reads have landed."""
+        return bool(self._shared[_LANDED] >= number)
+
     def wait(self, number: int) -> None:
         """Until the first `number` reads have landed.
 
@@ -60,7 +64,7 @@ class Reader:
         HardwareError
             If the file ends too early, or cannot be read.
         """
-        if not self._landed(self._shared, number):
+        if not self._wait(self._shared, number):
             at = int(self._jobs[int(self._shared[_LANDED]), 0])
             raise HardwareError(f"the expert at byte {at} cannot be read", path=self._file.path)
 
