@@ -23,6 +23,7 @@ test: $(VENV)/.installed-test
 
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 --benchmark-disable -m slow
+	$(BIN)/python -m pytest --benchmark-disable -m measured -rs --log-cli-level=INFO
 
 notebooks: $(VENV)/.installed-test
 	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 notebooks

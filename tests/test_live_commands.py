@@ -140,7 +140,7 @@ def test_calibrate_predict_run_compare(
     engine.close()
     assert predicted == sorted(predicted, reverse=True), "more slots, less time"
     assert measured[0] > measured[-1], "four times the slots show above the noise"
-    limit = 10  # a wrong unit is a thousand
+    limit = 30  # a wrong unit is a thousand; `tests/test_live_loop.py` is the measurement
     ratios = [one / other for one, other in zip(predicted, measured, strict=True)]
     assert all(1 / limit < ratio < limit for ratio in ratios), ratios
 

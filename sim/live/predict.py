@@ -23,7 +23,7 @@ from sim.run import RunSpec, simulate
 from traces import RoutingTrace, read_trace
 from traces.bundled import load
 
-GROUPS = ("h200-x1", "h200-x4", "h200-cardless")
+GROUPS = ("h200-x1", "h200-x4", "epyc2-cardless")
 """Groups that ship."""
 
 
