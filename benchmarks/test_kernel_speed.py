@@ -75,7 +75,7 @@ def oracle_file(steps, tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("name", "theirs", "least"),
-    [("lru", "LRU", 1.2), ("s3fifo", "S3FIFO", 1.0), ("sieve", "Sieve", 1.0), ("belady", "Belady", 1.0)],
+    [("lru", "LRU", 2.0), ("s3fifo", "S3FIFO", 1.0), ("sieve", "Sieve", 1.0), ("belady", "Belady", 1.0)],
 )
 def test_against_libcachesim(name, theirs, least, steps, oracle_file):
     lib = pytest.importorskip("libcachesim")
@@ -143,7 +143,7 @@ def test_cost_a_token_is_flat():
 
 
 def test_cost_grows_no_faster_than_the_logarithm_of_the_capacity():
-    """Global pools of 1,000 to 24,576 slots, misses forced by a pool of twice as many keys."""
+    """Global pools of 1,000 to 24,576 slots, misses forced by a pool of twice as many keys; set-up left out."""
     taken = {}
     for name in ("lru", "lfu", "belady"):
         for slots in (1_000, 6_000, 24_576):
@@ -155,13 +155,14 @@ def test_cost_grows_no_faster_than_the_logarithm_of_the_capacity():
             policy = create("eviction", name)
             future = future_arrays(steps, [0] * (2 * slots)) if policy.needs_future else None
             pool = one_pool(slots, 2 * slots)
-            (taken[name, slots],) = interleaved(
-                lambda: ReplayKernel(pool, policy, create("admission", "always"), future).feed(steps)  # noqa: B023
-            )
+            fresh = [ReplayKernel(pool, policy, create("admission", "always"), future) for _ in range(ROUNDS + 1)]
+            (taken[name, slots],) = interleaved(lambda: fresh.pop().feed(steps))  # noqa: B023
             print(f"\n{name} {slots}: {taken[name, slots] * 1e3:.0f} ns a look-up", end="")
     print()
-    for name in ("lru", "lfu", "belady"):  # log(24,576) / log(1,000) is 1.46; larger pools also leave the L2 cache
-        assert taken[name, 24_576] < 4 * taken[name, 1_000]
+    for name, most in (("lru", 1.46), ("belady", 1.46), ("lfu", 2.3)):  # log(24,576) / log(1,000) is 1.46
+        growth = taken[name, 24_576] / taken[name, 1_000]
+        print(f"{name} x {growth:.2f}")
+        assert growth < most
 
 
 def kernel(pool):
