@@ -91,15 +91,15 @@ class ReplayKernel:
         self._policies = (type(eviction), type(admission))
         self._warmup = warmup_passes
         self._recorder = recorder = Recorder(pool.keys)
-        self.pool = pool = pool._replace(scope_of=array("i", pool.scope_of), size_of=array("q", pool.size_of))
+        size_of = array("q", pool.size_of)
+        self.pool = pool = pool._replace(scope_of=array("i", pool.scope_of), size_of=size_of)
         evict = eviction.start(pool, recorder, future if eviction.needs_future else None)
         admit = admission.start(pool, recorder)
         resident = recorder.ints(pool.keys, most=1)
         seen = recorder.ints(pool.keys, most=1)
         guard = recorder.ints(pool.keys, -1, most=MOST_STEPS)
-        sizes = sorted(set(pool.size_of))
-        place = {size: i for i, size in enumerate(sizes)}
-        kind_of = array("h" if len(sizes) < 2**15 else "i", map(place.__getitem__, pool.size_of))
+        sizes, kinds = np.unique(np.frombuffer(size_of, dtype=np.int64), return_inverse=True)
+        kind_of = array("h", kinds.astype(np.int16).tobytes())
         recorder.pack((resident, seen, guard, kind_of, pool.scope_of), evict, admit)
         self._evict, self._admit = Flat(evict, recorder), Flat(admit, recorder)
         self._guard = recorder.array(guard)
@@ -111,9 +111,9 @@ class ReplayKernel:
             capacity=pool.capacity,
             scope_of=pool.scope_of,
             kind_of=kind_of,
-            sizes=sizes,
+            sizes=sizes.tolist(),
             misses=_zeros(pool.keys),
-            roomy=min(pool.capacity) // max(1, *pool.size_of),
+            roomy=min(pool.capacity) // max(1, int(sizes[-1])),
             members_may_leave=int(eviction.may_evict_members),
             overflow=int(overflow),
         )
