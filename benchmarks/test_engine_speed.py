@@ -43,11 +43,11 @@ def test_tokens_per_second_of_the_engine(hardware, miss):
     trace = demo_trace(SYNTHETIC, None)
     room = Capacity(total_bytes=expert_room(hardware, trace.geometry))
     spec = RunSpec((hardware,), room, miss=miss)
-    simulate(trace, spec)
+    simulate(trace, spec, simulator="reference")
     engine, timeouts = [], []
     for _ in range(ROUNDS):
         timeouts.append(cpu_s(bare_timeouts))
-        engine.append(cpu_s(lambda: simulate(trace, spec)))
+        engine.append(cpu_s(lambda: simulate(trace, spec, simulator="reference")))
     tokens_per_s = trace.n_tokens_emitted / median(engine)
     timeouts_per_s = TIMEOUTS / median(timeouts)
     print(

@@ -111,6 +111,7 @@ def run_arms(
     *,
     traces: Callable[[Scenario], RoutingTrace] = open_scenario_trace,
     done: Callable[[ArmResult], None] | None = None,
+    simulator: str = "auto",
 ) -> list[ArmResult]:
     """Run arms in order; one page cache for all.
 
@@ -122,6 +123,8 @@ def run_arms(
         Opens the trace of a scenario; arms that name the same one share it.
     done
         Called after each arm.
+    simulator
+        As for `sim.run.simulate`.
     """
     opened: dict[str, RoutingTrace] = {}
     found: list[ArmResult] = []
@@ -143,7 +146,11 @@ def run_arms(
             opened[key] = traces(chosen)
         if cache is None:
             cache = PageCache(0, load_profile(chosen.spec.hardware[0]).disk.page_bytes.count)
-        found.append(ArmResult(arm, simulate(opened[key], chosen.spec, page_cache=cache)))
+        found.append(
+            ArmResult(
+                arm, simulate(opened[key], chosen.spec, page_cache=cache, simulator=simulator, runs=len(arms))
+            )
+        )
         if done is not None:
             done(found[-1])
     return found

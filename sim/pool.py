@@ -8,8 +8,9 @@ leaves; an event larger than its scope is served in waves and its own members th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from sim.errors import SimError
 from traces import ModelGeometry, Phase, RoutingTrace
 
 LISTS = Lists()
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,14 @@ def make_pool(geometry: ModelGeometry, capacity: Capacity, layer_card: Sequence[
         capacity=room,
         slots=[max(1, bytes_ // max(1, size)) for bytes_, size in zip(room, largest, strict=True)],
     )
+
+
+def kept_with(trace: RoutingTrace, name: str, make: Callable[[], T]) -> T:
+    """What `make` makes of a trace, made once and kept as long as the trace, like its own cached properties."""
+    kept: dict[str, T] = trace.__dict__.setdefault("_kept", {})
+    if name not in kept:
+        kept[name] = make()
+    return kept[name]
 
 
 def make_future(trace: RoutingTrace) -> Future:

@@ -21,7 +21,7 @@ from sim.insertion import parse_insertion
 from sim.kernel import choose_timed
 from sim.machine import Machine
 from sim.page_cache import PageCache
-from sim.pool import LISTS, CachePool, Capacity, make_future, make_pool
+from sim.pool import LISTS, CachePool, Capacity, kept_with, make_future, make_pool
 from sim.preset import MISS_MODES, EnginePreset, load_engine
 from sim.quotas import share_out
 from sim.result import RunResult
@@ -146,7 +146,7 @@ def prepare(
     preset: EnginePreset | None = None,
     page_cache: PageCache | None = None,
     simulator: str = "reference",
-    look_ups: int | None = None,
+    runs: int = 1,
     timeline: bool = False,
     alloc: Allocator = LISTS,
 ) -> Prepared:
@@ -174,8 +174,7 @@ def prepare(
     prefetch = create("prefetch", spec.prefetch)
     placement = create("placement", spec.placement or eviction.default_placement)
     policies = (eviction, admission, prefetch)
-    work = trace.n_lookups if look_ups is None else look_ups
-    compiled = choose_timed(simulator, work, *policies, timeline=timeline) == "kernel"
+    compiled = choose_timed(simulator, runs * trace.n_lookups, *policies, timeline=timeline) == "kernel"
     oracle = eviction.needs_future or prefetch.needs_future or placement.needs_future
     future = _future(trace, compiled) if oracle else None
     pool = make_pool(geometry, share_out(trace, spec.capacity, machine.layer_card), machine.layer_card)
@@ -211,7 +210,7 @@ def simulate(
     timeline: str | Path | None = None,
     progress: Callable[[int], None] | None = None,
     simulator: str = "auto",
-    look_ups: int | None = None,
+    runs: int = 1,
 ) -> RunResult:
     """Run `trace` on the machine and under the policies of `spec`.
 
@@ -230,8 +229,8 @@ def simulate(
     simulator
         `reference` (SimPy, the definition), `kernel` (compiled, the same integers) or `auto`: the kernel where it
         can run and pays. `RunResult.simulator` says which it was.
-    look_ups
-        Of all runs of the job that this one belongs to, for `auto`; the trace's by default.
+    runs
+        How many such runs the whole job has, for `auto`.
 
     Raises
     ------
@@ -240,7 +239,7 @@ def simulate(
     """
     ready = prepare(
         trace, spec, profiles=profiles, preset=preset, page_cache=page_cache, simulator=simulator,
-        look_ups=look_ups, timeline=timeline is not None,
+        runs=runs, timeline=timeline is not None,
     )  # fmt: skip
     geometry, machine, host_plan = trace.geometry, ready.machine, ready.host_plan
     common = (trace, machine, ready.preset, ready.cache, ready.policies, ready.miss, host_plan, ready.page_cache)
@@ -274,7 +273,7 @@ def _future(trace: RoutingTrace, compiled: bool) -> Future:
         return make_future(trace)
     from sim.replay import Steps
 
-    return Steps.of(trace).future_arrays
+    return kept_with(trace, "future", lambda: Steps.of(trace).future_arrays)
 
 
 def _check_vram(

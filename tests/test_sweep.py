@@ -376,10 +376,22 @@ def test_a_full_disk_loses_no_finished_cell(tmp_path: Path) -> None:
     assert parts(out) == parts(whole)
 
 
+def test_the_kernel_fills_the_same_rows_and_the_log_says_who_ran(tmp_path):
+    """Results do not say who computed them, since they are the same."""
+    pytest.importorskip("numba")
+    for simulator in ("reference", "kernel"):
+        result = sweep(SMALL, tmp_path / simulator, workers=1, simulator=simulator)
+        assert result.by_kernel == (result.ran if simulator == "kernel" else 0)
+        log = (tmp_path / simulator / "log.jsonl").read_text().splitlines()
+        assert {json.loads(line)["simulator"] for line in log} == {simulator}
+    one, other = (sorted((tmp_path / name).rglob("*.parquet")) for name in ("reference", "kernel"))
+    assert [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
+
+
 def test_failing_cells_are_recorded_and_may_be_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sim.run import simulate
 
-    def fails_with_lfu(trace: Any, spec: Any) -> Any:
+    def fails_with_lfu(trace: Any, spec: Any, **_: Any) -> Any:
         if spec.eviction == "lfu":
             raise RuntimeError("no luck")
         return simulate(trace, spec)
@@ -511,7 +523,7 @@ def test_the_built_in_sweep_of_a_trace(tmp_path: Path) -> None:
     out = tmp_path / "out"
     args = ["--trace", "bundled:tinymoe-code", "--passes", "4", "--hardware", "rtx-5070", "--capacity", "30%"]
     run = subprocess.run(command("sweep", *args, "--out", str(out)), capture_output=True, text=True, check=True)
-    assert "12 of 12 cells have numbers (12 run now)" in run.stdout
+    assert "12 of 12 cells have numbers (12 run now, 0 of them by the kernel)" in run.stdout
     assert f"next: residency report {out}" in run.stdout
     assert "lru" in (out / "sweep.toml").read_text()
     file = str(out / "sweep.toml")

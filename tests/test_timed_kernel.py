@@ -1,18 +1,23 @@
 """The compiled timed kernel gives the reference's integers: every pass, every cause, every byte."""
 
 import inspect
+import io
 import textwrap
 from collections import Counter
-from dataclasses import fields
+from contextlib import redirect_stdout
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from policies import PolicyError
+from policies.eviction.lru import Lru
 from sim.channels import CopyEngine, SharedNet
+from sim.cli import main
 from sim.engine import SimPyEngine
 from sim.errors import SimError
+from sim.kernel import choice, choose_timed
 from sim.preset import EnginePreset
 from sim.result import CAUSES, TIERS
 from sim.run import prepare, simulate
@@ -129,6 +134,39 @@ def test_whoever_is_under_way_is_not_swapped_out():
             assert used == sum(cache.pool.size_of[key] for key in inside)
 
     for_each(300, tiny_runs(["lru"], [SWAPS], ("previous-token", "oracle:window=3")), check)
+
+
+def test_auto_takes_the_kernel_where_it_pays(monkeypatch, tmp_path):
+    monkeypatch.setattr(choice, "timed_marker", lambda: tmp_path / "compiled")
+    lru, own = Lru(), replace(Lru())
+    object.__setattr__(own, "compiled", False)
+    few, many = choice.WORTH_LOADING_LOOK_UPS, choice.WORTH_TIMED_LOOK_UPS
+    assert choose_timed("auto", many - 1, lru) == "reference"
+    assert choose_timed("auto", many, lru) == "kernel"
+    (tmp_path / "compiled").touch()
+    assert choose_timed("auto", few - 1, lru) == "reference"
+    assert choose_timed("auto", few, lru) == "kernel"
+    assert choose_timed("auto", many, own) == "reference"
+    assert choose_timed("auto", many, lru, timeline=True) == "reference"
+    with pytest.raises(SimError, match="outside the compiled subset; the reference engine can"):
+        choose_timed("kernel", many, own)
+    with pytest.raises(SimError, match="timeline"):
+        choose_timed("kernel", many, lru, timeline=True)
+    with pytest.raises(SimError, match="auto, reference, kernel"):
+        choose_timed("fast", many, lru)
+
+
+def test_a_run_says_who_computed_it(tmp_path):
+    options = ["run", "--trace", "bundled:tinymoe-code", "--passes", "4", "--hardware", "tesla-p40",
+               "--slots-per-layer", "8"]  # fmt: skip
+    written = {}
+    for simulator in ("reference", "kernel"):
+        path = tmp_path / f"{simulator}.json"
+        with redirect_stdout(io.StringIO()) as shown, pytest.raises(SystemExit, match="0"):
+            main([*options, "--simulator", simulator, "--json", str(path)])
+        assert f"by the {simulator}" in " ".join(shown.getvalue().split())
+        written[simulator] = path.read_bytes()
+    assert written["reference"] == written["kernel"]
 
 
 def mutated(patch, owner: type, name: str, old: str, new: str) -> None:

@@ -26,6 +26,13 @@ ModelOpt = Annotated[
 JsonOpt = Annotated[
     Path | None, typer.Option("--json", help="Also write the full result as JSON ('-': to stdout only).")
 ]
+SimulatorOpt = Annotated[
+    str,
+    typer.Option(
+        "--simulator",
+        help="auto, reference or kernel (compiled); the numbers are the same, and it says which ran.",
+    ),
+]
 CapacityOpt = Annotated[str | None, typer.Option("--capacity", help="Room for experts, with unit: 4000MiB, 4GB.")]
 SlotsOpt = Annotated[
     int | None, typer.Option("--slots-per-layer", min=0, help="Room for experts in whole experts of every layer.")

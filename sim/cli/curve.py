@@ -13,6 +13,7 @@ from sim.cli.common import (
     JsonOpt,
     ModelOpt,
     ScopeOpt,
+    SimulatorOpt,
     TraceArg,
     open_trace,
     percent,
@@ -43,7 +44,7 @@ def curve(
     phase: Annotated[
         str | None, typer.Option(help="all, prefill, decode or verify; decode by default if there is any.")
     ] = None,
-    simulator: Annotated[str, typer.Option(help="auto, reference or kernel; the numbers are the same.")] = "auto",
+    simulator: SimulatorOpt = "auto",
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the curves into this PNG, SVG or PDF.")] = None,
     model: ModelOpt = None,
     fmt: FormatOpt = None,

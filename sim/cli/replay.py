@@ -14,6 +14,7 @@ from sim.cli.common import (
     JsonOpt,
     ModelOpt,
     ScopeOpt,
+    SimulatorOpt,
     SlotsOpt,
     TraceArg,
     open_trace,
@@ -50,12 +51,7 @@ def replay(
     contract: Annotated[str, typer.Option(help="event (atomic), sequential or sequential-descending.")] = "event",
     oversize: Annotated[str, typer.Option(help="An event beyond its capacity: waves or overflow.")] = "waves",
     warmup: Annotated[int, typer.Option(min=0, help="Passes that the 'warm' column leaves out.")] = 0,
-    simulator: Annotated[
-        str,
-        typer.Option(
-            help="auto, reference or kernel (compiled); the numbers are the same, and it says which ran."
-        ),
-    ] = "auto",
+    simulator: SimulatorOpt = "auto",
     stream: Annotated[
         bool,
         typer.Option(

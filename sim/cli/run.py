@@ -13,6 +13,7 @@ from sim.cli.common import (
     FormatOpt,
     JsonOpt,
     ModelOpt,
+    SimulatorOpt,
     SlotsOpt,
     number,
     percent,
@@ -86,6 +87,7 @@ def run(
             help="Also lift one limit at a time (slots, prefetch, fixed costs) and name the one that binds."
         ),
     ] = False,
+    simulator: SimulatorOpt = "auto",
     timeline: Annotated[Path | None, typer.Option(help="Write a Chrome trace that opens in Perfetto.")] = None,
     json: JsonOpt = None,
 ) -> None:
@@ -105,7 +107,7 @@ def run(
         if len(arms) > 1:
             if timeline is not None or ceiling:
                 raise SimError("timelines and ceilings are of one run; this scenario has several arms")
-            _run_arms(arms, json)
+            _run_arms(arms, json, simulator)
             return
         chosen = arms[0].scenario
     else:
@@ -128,8 +130,9 @@ def run(
     ) as bar:  # fmt: skip
         task = bar.add_task("run", total=recorded.n_passes)
         result = simulate(
-            recorded, chosen.spec, timeline=timeline, progress=lambda done: bar.update(task, completed=done)
-        )
+            recorded, chosen.spec, timeline=timeline, simulator=simulator,
+            progress=lambda done: bar.update(task, completed=done),
+        )  # fmt: skip
     lifted = []
     if ceiling:
         from sim.ceiling import ceilings
@@ -150,13 +153,17 @@ def run(
     warn(result.warnings)
 
 
-def _run_arms(arms: tuple[Arm, ...], json: Path | None) -> None:
+def _run_arms(arms: tuple[Arm, ...], json: Path | None, simulator: str) -> None:
     """Run a scenario of several arms and print one line each."""
     from sim.arms import run_arms
     from sim.result import CAUSES
 
     quiet = str(json) == "-"
-    found = run_arms(arms, done=lambda one: None if quiet else typer.echo(f"{one.arm.name}: done", err=True))
+    found = run_arms(
+        arms,
+        done=lambda one: None if quiet else typer.echo(f"{one.arm.name}: done", err=True),
+        simulator=simulator,
+    )
     if json is not None:
         write_json(
             json,
@@ -195,7 +202,7 @@ def _print(trace: RoutingTrace, result: RunResult) -> None:
     spec = result.manifest["spec"]
     shown = table(
         f"{trace.geometry.label} on {' + '.join(spec['hardware'])}: {spec['eviction']}, "
-        f"prefetch {spec['prefetch']}, engine {spec['engine']}, host {spec['host']}",
+        f"prefetch {spec['prefetch']}, engine {spec['engine']}, host {spec['host']} (by the {result.simulator})",
         ["tokens/s", "ms a token", "p50 ms", "p95 ms", "p99 ms", "VRAM hits %", "simulated s"],
         left=0,
     )

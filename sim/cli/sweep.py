@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sim.cli import app
-from sim.cli.common import dump_json, number, percent, show, table
+from sim.cli.common import SimulatorOpt, dump_json, number, percent, show, table
 from sim.cli.progress import Bar
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def sweep_command(
     scheduler: SchedulerOpt = None,
     resume: ResumeOpt = False,
     retry_failed: RetryOpt = False,
+    simulator: SimulatorOpt = "auto",
     json_out: JsonFlag = False,
 ) -> None:
     """Run policies x machines x capacities; every finished cell survives whatever happens.
@@ -88,7 +89,7 @@ def sweep_command(
         with Bar("cells", quiet=json_out) as bar:
             result = sweep(
                 file, out, workers=workers, scheduler=scheduler, resume=resume, retry_failed=retry_failed,
-                progress=bar.update,
+                progress=bar.update, simulator=simulator,
             )  # fmt: skip
     except SweepError as error:
         for problem in error.problems:
@@ -150,7 +151,8 @@ def _print(result: SweepResult) -> None:
     show(rows)
     failed = result.failed
     ok = len(frame) - len(failed)
-    typer.echo(f"{ok} of {len(frame)} cells have numbers ({result.ran} run now); {result.folder}")
+    ran = f"{result.ran} run now, {result.by_kernel} of them by the kernel"
+    typer.echo(f"{ok} of {len(frame)} cells have numbers ({ran}); {result.folder}")
     for reason, group in failed.groupby("reason", sort=False):
         typer.echo(f"warning: {len(group)} cells {group['status'].iloc[0]}: {reason}")
     typer.echo(f"next: residency report {result.folder} --out report.html")

@@ -66,7 +66,7 @@ def choose_timed(
 
 def _choose(engine: str, worth: bool, reason: str | None) -> Literal["reference", "kernel"]:
     if engine not in ENGINES:
-        raise SimError(f"unknown engine {engine!r} (known: {', '.join(ENGINES)})")
+        raise SimError(f"unknown simulator {engine!r} (known: {', '.join(ENGINES)})")
     if engine == "kernel" and reason:
         raise SimError(f"the kernel cannot run this: {reason}; the reference engine can")
     return "kernel" if engine == "kernel" or (engine == "auto" and worth and not reason) else "reference"

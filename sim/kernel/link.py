@@ -132,14 +132,17 @@ def compile_loop(
     import numba
     from numba.core.errors import NumbaError
 
-    linker = Linker(bound, kinds=kinds)
+    linker = Linker(bound)
     copied = linker.copy(loop)  # type: ignore[arg-type]
     anchor = _anchor(linker.sources, label)
-    if anchor is not None:
-        # numba keeps what it compiles beside the file that a function is said to come from.
-        copied.__code__ = copied.__code__.replace(co_filename=str(anchor))
+    kept = anchor is not None
     try:
-        kept = anchor is not None
+        if kinds is not None and (anchor is None or not any(anchor.parent.rglob("*.nbi"))):
+            # Functions of given types are compiled as they are linked, which a kernel on disk does not need.
+            copied = Linker(bound, kinds=kinds).copy(loop)  # type: ignore[arg-type]
+        if anchor is not None:
+            # numba keeps what it compiles beside the file that a function is said to come from.
+            copied.__code__ = copied.__code__.replace(co_filename=str(anchor))
         if callback:
             cfunc: Any = numba.cfunc
             return cfunc(signature, cache=kept)(copied)
@@ -158,7 +161,7 @@ def _digest(path: str, mtime_ns: int) -> bytes:
 def _anchor(sources: set[str], label: str) -> Path | None:
     """Empty file beside which numba keeps one kernel; None if there is no place to write to."""
     digest = hashlib.sha256(label.encode())
-    own = {str(Path(__file__).with_name(f"{module}.py")) for module in ("link", "state", "views")}
+    own = {str(Path(__file__).with_name(f"{module}.py")) for module in ("groups", "link", "state", "views")}
     for path in sorted(own | {source for source in sources if os.path.isfile(source)}):
         digest.update(_digest(path, os.stat(path).st_mtime_ns))
     folder = cache_folder() / digest.hexdigest()[:24]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sim.errors import SimError
@@ -90,19 +91,24 @@ def dask(address: str) -> MakePool:
     return make
 
 
-def run_all(cells: list[Cell], make: MakePool, collect: Callable[[Cell, Outcome], None]) -> None:
+def run_all(
+    cells: list[Cell], make: MakePool, collect: Callable[[Cell, Outcome], None], simulator: str = "auto"
+) -> None:
     """Run every cell and hand each outcome to `collect` as it comes."""
     queue = deque(cells)
+    run = partial(run_cell, simulator=simulator, runs=len(cells))
     while queue:
         with make(None) as pool:
-            suspects = _drain(queue, pool, collect)
+            suspects = _drain(queue, pool, run, collect)
         for cell in suspects:
             with make(1) as pool:
-                if _drain(deque([cell]), pool, collect):
+                if _drain(deque([cell]), pool, run, collect):
                     collect(cell, _dead())
 
 
-def _drain(queue: deque[Cell], pool: Pool, collect: Callable[[Cell, Outcome], None]) -> list[Cell]:
+def _drain(
+    queue: deque[Cell], pool: Pool, run: Callable[[Cell], Outcome], collect: Callable[[Cell, Outcome], None]
+) -> list[Cell]:
     """Run the queue until it is empty or the pool breaks; returns the cells that were then in its hands."""
     pending: dict[Future[Outcome], Cell] = {}
     suspects: list[Cell] = []
@@ -110,7 +116,7 @@ def _drain(queue: deque[Cell], pool: Pool, collect: Callable[[Cell, Outcome], No
         while queue and not suspects and len(pending) < pool.window:
             cell = queue.popleft()
             try:
-                pending[pool.executor.submit(run_cell, cell)] = cell
+                pending[pool.executor.submit(run, cell)] = cell
             except BrokenExecutor:
                 suspects.append(cell)
         done, _ = wait(pending, return_when=FIRST_COMPLETED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,8 @@ class SweepResult:
     folder: Path
     frame: pd.DataFrame
     ran: int
+    by_kernel: int = 0
+    """How many of those the compiled kernel simulated."""
 
     @property
     def failed(self) -> pd.DataFrame:
@@ -66,6 +69,7 @@ def sweep(
     resume: bool = False,
     retry_failed: bool = False,
     progress: Progress | None = None,
+    simulator: str = "auto",
 ) -> SweepResult:
     """Run every cell of a sweep.
 
@@ -85,6 +89,8 @@ def sweep(
         With `resume`: run failed cells again.
     progress
         Called as cells finish.
+    simulator
+        `auto`, `reference` or `kernel`, as for `sim.run.simulate`; the log says which ran each cell.
 
     Raises
     ------
@@ -95,7 +101,9 @@ def sweep(
     """
     if out is None:
         with tempfile.TemporaryDirectory(prefix="residency-sweep-") as passing:
-            return sweep(source, passing, workers=workers, scheduler=scheduler, progress=progress)
+            return sweep(
+                source, passing, workers=workers, scheduler=scheduler, progress=progress, simulator=simulator
+            )
     if workers is not None and workers < 1:
         raise SimError(f"{workers} workers cannot run anything")
     file, where, base = load_sweep(source)
@@ -109,7 +117,7 @@ def sweep(
     cells = plan_cells(file, where, base, folder.absolute() / CACHE)
     with Journal(folder / JOURNAL) as journal:
         write_plan(folder, Plan(file.name, cells))
-        return _run(folder, cells, journal, workers, scheduler, retry_failed, progress)
+        return _run(folder, cells, journal, workers, scheduler, retry_failed, progress, simulator)
 
 
 def _run(
@@ -120,6 +128,7 @@ def _run(
     scheduler: str | None,
     retry_failed: bool,
     progress: Progress | None,
+    simulator: str,
 ) -> SweepResult:
     rows = journal.rows
     if retry_failed:
@@ -128,6 +137,7 @@ def _run(
     dataset = Dataset(folder, cells, rows)
     todo = sorted((c for c in cells if c.cell_id not in rows), key=lambda c: (str(c.view), c.number))
     done = len(cells) - len(todo)
+    by = Counter[str]()
     if progress is not None:
         progress(done, len(cells))
 
@@ -137,17 +147,19 @@ def _run(
             nonlocal done
             journal.append(cell.cell_id, outcome.row)
             done += 1
+            by[outcome.simulator] += 1
             entry = {"cell": cell.number, "cell_id": cell.cell_id, "ended_s": time.time(),
                      "seconds": outcome.seconds, "pid": outcome.pid,
-                     "peak_rss_bytes": outcome.peak_rss_bytes}  # fmt: skip
+                     "peak_rss_bytes": outcome.peak_rss_bytes, "simulator": outcome.simulator}  # fmt: skip
             log.write(json.dumps(entry) + "\n")
             dataset.add(cell)
             if progress is not None:
                 progress(done, len(cells))
 
         if todo:
-            run_all(todo, dask(scheduler) if scheduler else local(min(workers or _cores(), len(todo))), collect)
-    return SweepResult(folder, read_dataset(folder), len(todo))
+            pools = dask(scheduler) if scheduler else local(min(workers or _cores(), len(todo)))
+            run_all(todo, pools, collect, simulator)
+    return SweepResult(folder, read_dataset(folder), len(todo), by["kernel"])
 
 
 def _cores() -> int:

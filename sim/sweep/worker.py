@@ -24,11 +24,14 @@ class Outcome:
     seconds: float
     pid: int
     peak_rss_bytes: int
+    simulator: str = ""
+    """Who simulated it; empty if nobody did."""
 
 
-def run_cell(cell: Cell) -> Outcome:
-    """Simulate `cell`; an error becomes a row with its reason."""
+def run_cell(cell: Cell, simulator: str = "auto", runs: int = 1) -> Outcome:
+    """Simulate `cell`, one of `runs`; an error becomes a row with its reason."""
     began = time.perf_counter()
+    ran = ""
     row: Row = {}
     try:
         trace = open_view(cell.view)
@@ -36,11 +39,13 @@ def run_cell(cell: Cell) -> Outcome:
         if cell.misfit is not None:
             row |= failed_row(cell.misfit, MISFIT)
         else:
-            row |= result_row(simulate(trace, cell.spec))
+            result = simulate(trace, cell.spec, simulator=simulator, runs=runs)
+            row |= result_row(result)
+            ran = result.simulator
     except Exception as error:  # whatever a policy may raise
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         row |= failed_row(kind + str(error))
-    return Outcome(row, time.perf_counter() - began, os.getpid(), peak_rss_bytes())
+    return Outcome(row, time.perf_counter() - began, os.getpid(), peak_rss_bytes(), ran)
 
 
 def peak_rss_bytes() -> int:

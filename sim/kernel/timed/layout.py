@@ -13,7 +13,7 @@ from sim.engine.transfers import drive_rates, shared_servers
 from sim.host import HostPlan
 from sim.kernel.timed import tables as t
 from sim.page_cache import ACTIVE_SHARE, PageCache
-from sim.pool import CachePool
+from sim.pool import CachePool, kept_with
 from sim.result import CAUSES, PHASES, TIERS
 from traces import RoutingTrace
 
@@ -234,7 +234,7 @@ def run_table(
     in_order = int(preset.copy_order == "asked")
     return t.Run(
         v=v,
-        trace=trace_table(trace),
+        trace=kept_with(trace, "timed", lambda: trace_table(trace)),
         costs=costs_table(trace, machine, preset, plan, policies.predict_ns),
         rules=rules,
         net=net,
