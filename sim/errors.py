@@ -12,4 +12,4 @@ class MisfitError(SimError):
 
 
 class CompileError(SimError):
-    """A policy that cannot be compiled; the reference engine still runs it."""
+    """What the compiled kernel cannot run; the reference engine still does."""

@@ -15,7 +15,7 @@ from hwmodels.registry import load_profile
 from hwmodels.units import ns_for_bytes
 from policies import create
 from sim.engine import Policies, SimPyEngine
-from sim.errors import MisfitError, SimError
+from sim.errors import CompileError, MisfitError, SimError
 from sim.host import HOST_MODES, START_STATES, HostMode, HostPlan, StartState, plan_host
 from sim.insertion import parse_insertion
 from sim.kernel import choose_timed
@@ -237,12 +237,41 @@ def simulate(
     SimError, PolicyError, HardwareError
         Any choice that is not valid, a machine that is too small for it, or a kernel that cannot run it.
     """
-    ready = prepare(
-        trace, spec, profiles=profiles, preset=preset, page_cache=page_cache, simulator=simulator,
-        runs=runs, timeline=timeline is not None,
+
+    def prepared(simulator: str) -> Prepared:
+        return prepare(
+            trace, spec, profiles=profiles, preset=preset, page_cache=page_cache, simulator=simulator,
+            runs=runs, timeline=timeline is not None,
+        )  # fmt: skip
+
+    ready = prepared(simulator)
+    engine: SimPyEngine | TimedKernel
+    try:
+        engine = _ran(trace, spec, ready, timeline, progress)
+    except CompileError:
+        if simulator == "kernel":
+            raise
+        ready = prepared("reference")
+        engine = _ran(trace, spec, ready, timeline, progress)
+    sizes, host_plan = ready.cache.pool.size_of, ready.host_plan
+    result = engine.result(
+        manifest(trace, spec, ready.profiles, ready.preset), sum(sizes[key] for key in ready.placed)
+    )
+    result.simulator = "reference" if ready.recorder is None else "kernel"
+    result.load_ns = ns_for_bytes(host_plan.load_bytes, ready.machine.host.disk.seq_mb_per_s)
+    result.warnings = _warnings(trace, result, spec)
+    return result
+
+
+def _ran(
+    trace: RoutingTrace, spec: RunSpec, ready: Prepared, timeline: str | Path | None,
+    progress: Callable[[int], None] | None,
+) -> SimPyEngine | TimedKernel:  # fmt: skip
+    """The engine after the run."""
+    machine = ready.machine
+    common = (
+        trace, machine, ready.preset, ready.cache, ready.policies, ready.miss, ready.host_plan, ready.page_cache
     )  # fmt: skip
-    geometry, machine, host_plan = trace.geometry, ready.machine, ready.host_plan
-    common = (trace, machine, ready.preset, ready.cache, ready.policies, ready.miss, host_plan, ready.page_cache)
     engine: SimPyEngine | TimedKernel
     if ready.recorder is not None:
         from sim.kernel.timed.engine import TimedKernel
@@ -253,18 +282,11 @@ def simulate(
         engine = SimPyEngine(*common, None, progress)
         engine.run()
     else:
-        title = f"{geometry.label} on {machine.label}, {spec.eviction}, {spec.prefetch}, {ready.miss}"
-        with Timeline(timeline, geometry, title) as writer:
+        title = f"{trace.geometry.label} on {machine.label}, {spec.eviction}, {spec.prefetch}, {ready.miss}"
+        with Timeline(timeline, trace.geometry, title) as writer:
             engine = SimPyEngine(*common, writer, progress)
             engine.run()
-    sizes = ready.cache.pool.size_of
-    result = engine.result(
-        manifest(trace, spec, ready.profiles, ready.preset), sum(sizes[key] for key in ready.placed)
-    )
-    result.simulator = "reference" if ready.recorder is None else "kernel"
-    result.load_ns = ns_for_bytes(host_plan.load_bytes, machine.host.disk.seq_mb_per_s)
-    result.warnings = _warnings(trace, result, spec)
-    return result
+    return engine
 
 
 def _future(trace: RoutingTrace, compiled: bool) -> Future:

@@ -17,7 +17,6 @@ class Scan(EvictionPolicy):
 
     name: ClassVar[str] = "scan"
     source: ClassVar[str] = "tests"
-    compiled: ClassVar[bool] = False
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> Any:

@@ -5,24 +5,26 @@ import io
 import textwrap
 from collections import Counter
 from contextlib import redirect_stdout
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from policies import PolicyError
+from policies import PolicyError, create
 from policies.eviction.lru import Lru
 from sim.channels import CopyEngine, SharedNet
 from sim.cli import main
 from sim.engine import SimPyEngine
-from sim.errors import SimError
+from sim.errors import CompileError, SimError
 from sim.kernel import choice, choose_timed
+from sim.pool import Capacity
 from sim.preset import EnginePreset
 from sim.result import CAUSES, TIERS
-from sim.run import prepare, simulate
+from sim.run import RunSpec, prepare, simulate
 from tests.interpreted import interpret
 from tests.tiny_runs import CHANGED, SWAPS, Tiny, compiled, tiny_runs
+from traces.bundled import load
 
 pytest.importorskip("numba")
 
@@ -154,6 +156,29 @@ def test_auto_takes_the_kernel_where_it_pays(monkeypatch, tmp_path):
         choose_timed("kernel", many, lru, timeline=True)
     with pytest.raises(SimError, match="auto, reference, kernel"):
         choose_timed("fast", many, lru)
+
+
+def test_what_does_not_compile_is_left_to_the_reference(monkeypatch):
+    @dataclass(frozen=True)
+    class Wordy(Lru):
+        """Says that it can be compiled, and keeps words."""
+
+        def start(self, pool, alloc, future):
+            return super().start(pool, alloc, future)._replace(scope_of=["a"] * pool.keys)
+
+        @staticmethod
+        def insert(state, key):
+            state.stamp[key] = len(state.scope_of[key])
+
+        remove = victim = staticmethod(lambda state, *_: -1)
+
+    monkeypatch.setattr("sim.run.create", lambda kind, spec: Wordy() if kind == "eviction" else create(kind, spec))
+    monkeypatch.setattr(choice, "WORTH_TIMED_LOOK_UPS", 0)
+    trace = load("tinymoe-code").select_passes(np.arange(load("tinymoe-code").n_passes) < 3)
+    spec = RunSpec(("tesla-p40",), Capacity(slots_per_layer=8))
+    assert simulate(trace, spec).simulator == "reference"
+    with pytest.raises(CompileError):
+        simulate(trace, spec, simulator="kernel")
 
 
 def test_a_run_says_who_computed_it(tmp_path):

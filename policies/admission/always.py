@@ -19,6 +19,7 @@ class Always(AdmissionPolicy):
 
     name: ClassVar[str] = "always"
     source: ClassVar[str] = "FreeToken gpu mode; BigMoeOnEdge; imp"
+    compiled: ClassVar[bool] = True
 
     def start(self, pool: Pool, alloc: Allocator) -> tuple[()]:
         """No state."""

@@ -29,6 +29,7 @@ class Balanced(AdmissionPolicy):
 
     name: ClassVar[str] = "balanced"
     source: ClassVar[str] = "FreeToken; JustVugg/colibri #1202"
+    compiled: ClassVar[bool] = True
 
     link_gb_per_s: float = 0.0
     host_gb_per_s: float = 0.0

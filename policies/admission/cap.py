@@ -28,6 +28,7 @@ class Cap(AdmissionPolicy):
 
     name: ClassVar[str] = "cap"
     source: ClassVar[str] = "llama.cpp #27861; FreeToken"
+    compiled: ClassVar[bool] = True
 
     per_event: int = 2
 

@@ -26,6 +26,7 @@ class Fraction(AdmissionPolicy):
 
     name: ClassVar[str] = "fraction"
     source: ClassVar[str] = "FreeToken hybrid mode; Niko1221/Strata pcie-frac"
+    compiled: ClassVar[bool] = True
 
     share: float = 0.55
 

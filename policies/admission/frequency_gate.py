@@ -28,6 +28,7 @@ class FrequencyGate(AdmissionPolicy):
 
     name: ClassVar[str] = "frequency-gate"
     source: ClassVar[str] = "Bigtea; llama.cpp RFC #20757"
+    compiled: ClassVar[bool] = True
 
     def start(self, pool: Pool, alloc: Allocator) -> GateState:
         """Nobody wanted yet."""

@@ -33,6 +33,7 @@ class Hysteresis(AdmissionPolicy):
 
     name: ClassVar[str] = "hysteresis"
     source: ClassVar[str] = "JustVugg/colibri #26, #474, #571"
+    compiled: ClassVar[bool] = True
 
     factor: float = 1.25
     margin: float = 4.0

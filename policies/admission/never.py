@@ -20,6 +20,7 @@ class Never(Always):
 
     name: ClassVar[str] = "never"
     source: ClassVar[str] = "ktransformers; llama.cpp --n-cpu-moe"
+    compiled: ClassVar[bool] = True
 
     @staticmethod
     def select(state: tuple[()], event: Event, misses: Ints, n: int) -> int:

@@ -53,6 +53,7 @@ class StrataAdaptive(AdmissionPolicy):
 
     name: ClassVar[str] = "strata-adaptive"
     source: ClassVar[str] = "Niko1221/Strata"
+    compiled: ClassVar[bool] = True
     periodic: ClassVar[bool] = True
 
     every: int = 4

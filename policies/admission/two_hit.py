@@ -28,6 +28,7 @@ class TwoHit(AdmissionPolicy):
 
     name: ClassVar[str] = "two-hit"
     source: ClassVar[str] = "Maggs and Sitaraman 2015"
+    compiled: ClassVar[bool] = True
 
     within_passes: int = 0
 

@@ -37,6 +37,7 @@ class Arc(EvictionPolicy):
 
     name: ClassVar[str] = "arc"
     source: ClassVar[str] = "Megiddo and Modha, FAST 2003; libCacheSim"
+    compiled: ClassVar[bool] = True
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> ArcState:
         """Empty lists, p = 0."""

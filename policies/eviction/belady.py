@@ -39,6 +39,7 @@ class Belady(EvictionPolicy):
 
     name: ClassVar[str] = "belady"
     source: ClassVar[str] = "Belady 1966"
+    compiled: ClassVar[bool] = True
     needs_future: ClassVar[bool] = True
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> BeladyState:

@@ -64,6 +64,7 @@ class BeladyWindow(EvictionPolicy):
 
     name: ClassVar[str] = "belady-window"
     source: ClassVar[str] = "harshithkantamneni/moe-speed-of-light"
+    compiled: ClassVar[bool] = True
     needs_future: ClassVar[bool] = True
 
     window_tokens: int = 4

@@ -33,6 +33,7 @@ class Clock(EvictionPolicy):
 
     name: ClassVar[str] = "clock"
     source: ClassVar[str] = "textbook; libCacheSim"
+    compiled: ClassVar[bool] = True
 
     insert_bit: int = 0
 

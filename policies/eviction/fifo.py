@@ -30,6 +30,7 @@ class Fifo(EvictionPolicy):
 
     name: ClassVar[str] = "fifo"
     source: ClassVar[str] = "textbook"
+    compiled: ClassVar[bool] = True
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> FifoState:
         """Empty lists."""

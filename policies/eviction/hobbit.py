@@ -52,6 +52,7 @@ class Hobbit(EvictionPolicy):
 
     name: ClassVar[str] = "hobbit"
     source: ClassVar[str] = "HOBBIT, arXiv 2411.01433"
+    compiled: ClassVar[bool] = True
 
     recency: float = 1.0
     frequency: float = 1.0

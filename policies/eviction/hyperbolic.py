@@ -37,6 +37,7 @@ class Hyperbolic(EvictionPolicy):
 
     name: ClassVar[str] = "hyperbolic"
     source: ClassVar[str] = "Blankstein et al., ATC 2017; libCacheSim"
+    compiled: ClassVar[bool] = True
 
     sample: int = 64
     seed: int = 1

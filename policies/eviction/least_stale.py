@@ -38,6 +38,7 @@ class LeastStale(EvictionPolicy):
 
     name: ClassVar[str] = "least-stale"
     source: ClassVar[str] = "SpecMD, arXiv 2602.03921"
+    compiled: ClassVar[bool] = True
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> LeastStaleState:
         """Empty lists."""

@@ -66,6 +66,7 @@ class Lecar(EvictionPolicy):
 
     name: ClassVar[str] = "lecar"
     source: ClassVar[str] = "Vietri et al., HotStorage 2018; libCacheSim"
+    compiled: ClassVar[bool] = True
 
     learning_rate: float = 0.45
     discount_base: float = 0.005

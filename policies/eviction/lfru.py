@@ -41,6 +41,7 @@ class Lfru(EvictionPolicy):
 
     name: ClassVar[str] = "lfru"
     source: ClassVar[str] = "arXiv 2608.07911; Infernix"
+    compiled: ClassVar[bool] = True
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> LfruState:
         """No use seen; a bucket for every resident is enough."""

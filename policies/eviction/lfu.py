@@ -50,6 +50,7 @@ class Lfu(EvictionPolicy):
     source: ClassVar[str] = (
         "Helldez/BigMoeOnEdge; arXiv 2608.07911; CECAR (in-cache); moe-speed-of-light (decayed)"
     )
+    compiled: ClassVar[bool] = True
 
     counts: Literal["perfect", "in-cache", "decayed"] = "perfect"
     half_life_tokens: float = 16.0

@@ -34,6 +34,7 @@ class Lru(EvictionPolicy):
 
     name: ClassVar[str] = "lru"
     source: ClassVar[str] = "textbook; row order as in Helldez/BigMoeOnEdge"
+    compiled: ClassVar[bool] = True
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> LruState:
         """Empty lists."""

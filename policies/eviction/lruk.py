@@ -42,6 +42,7 @@ class LruK(EvictionPolicy):
 
     name: ClassVar[str] = "lru-k"
     source: ClassVar[str] = "O'Neil et al., SIGMOD 1993"
+    compiled: ClassVar[bool] = True
 
     k: int = 2
 

@@ -24,6 +24,7 @@ class Min(Belady):
 
     name: ClassVar[str] = "min"
     source: ClassVar[str] = "Belady 1966 with bypass"
+    compiled: ClassVar[bool] = True
     may_evict_members: ClassVar[bool] = True
 
     @staticmethod

@@ -47,6 +47,7 @@ class MoeInfinity(EvictionPolicy):
 
     name: ClassVar[str] = "moe-infinity"
     source: ClassVar[str] = "MoE-Infinity, arXiv 2401.14361"
+    compiled: ClassVar[bool] = True
 
     eps: float = 1e-4
 

@@ -31,6 +31,7 @@ class Random(EvictionPolicy):
 
     name: ClassVar[str] = "random"
     source: ClassVar[str] = "textbook"
+    compiled: ClassVar[bool] = True
 
     seed: int = 1
 

@@ -41,6 +41,7 @@ class S3Fifo(EvictionPolicy):
 
     name: ClassVar[str] = "s3fifo"
     source: ClassVar[str] = "Yang et al., SOSP 2023; libCacheSim"
+    compiled: ClassVar[bool] = True
 
     small_share: float = 0.1
     ghost_share: float = 0.9

@@ -34,6 +34,7 @@ class Sieve(EvictionPolicy):
 
     name: ClassVar[str] = "sieve"
     source: ClassVar[str] = "Zhang et al., NSDI 2024; libCacheSim"
+    compiled: ClassVar[bool] = True
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> SieveState:
         """Empty queues, hands at the tail."""

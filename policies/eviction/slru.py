@@ -33,6 +33,7 @@ class Slru(EvictionPolicy):
 
     name: ClassVar[str] = "slru"
     source: ClassVar[str] = "Karedla et al. 1994; Infernix"
+    compiled: ClassVar[bool] = True
 
     protected_share: float = 0.8
 

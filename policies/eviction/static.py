@@ -23,6 +23,7 @@ class Static(EvictionPolicy):
 
     name: ClassVar[str] = "static"
     source: ClassVar[str] = "ktransformers; thecodacus/llama.cpp#5; Niko1221/Strata profiles"
+    compiled: ClassVar[bool] = True
     default_placement: ClassVar[str] = "hindsight"
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> tuple[()]:

@@ -33,6 +33,7 @@ class TwoQ(EvictionPolicy):
 
     name: ClassVar[str] = "2q"
     source: ClassVar[str] = "Johnson and Shasha, VLDB 1994; libCacheSim"
+    compiled: ClassVar[bool] = True
 
     in_share: float = 0.25
     out_share: float = 0.5

@@ -43,6 +43,7 @@ class WTinyLfu(EvictionPolicy):
 
     name: ClassVar[str] = "wtinylfu"
     source: ClassVar[str] = "Einziger et al. 2017; Caffeine; libCacheSim"
+    compiled: ClassVar[bool] = True
 
     window_share: float = 0.01
     protected_share: float = 0.8

@@ -50,6 +50,7 @@ class ActivationMatch(PrefetchPolicy):
 
     name: ClassVar[str] = "activation-match"
     source: ClassVar[str] = "MoE-Infinity, arXiv 2401.14361"
+    compiled: ClassVar[bool] = True
     at_layer: ClassVar[bool] = True
 
     matrices: int = 120

@@ -40,6 +40,7 @@ class CoActivation(PrefetchPolicy):
 
     name: ClassVar[str] = "co-activation"
     source: ClassVar[str] = "doramirdor/mbolt; JustVugg/colibri"
+    compiled: ClassVar[bool] = True
     at_layer: ClassVar[bool] = True
 
     width: int = 0

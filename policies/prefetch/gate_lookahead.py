@@ -34,6 +34,7 @@ class GateLookahead(PrefetchPolicy):
 
     name: ClassVar[str] = "gate-lookahead"
     source: ClassVar[str] = "arXiv 2312.17238; Helldez/BigMoeOnEdge"
+    compiled: ClassVar[bool] = True
     at_layer: ClassVar[bool] = True
 
     depth: int = 1

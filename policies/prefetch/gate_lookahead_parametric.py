@@ -25,6 +25,7 @@ class GateLookaheadParametric(PrefetchPolicy):
 
     name: ClassVar[str] = "gate-lookahead-parametric"
     source: ClassVar[str] = "Helldez/BigMoeOnEdge"
+    compiled: ClassVar[bool] = True
     needs_future: ClassVar[bool] = True
     at_layer: ClassVar[bool] = True
 

@@ -40,6 +40,7 @@ class Markov(PrefetchPolicy):
 
     name: ClassVar[str] = "markov"
     source: ClassVar[str] = "JustVugg/colibri"
+    compiled: ClassVar[bool] = True
     at_layer: ClassVar[bool] = True
 
     width: int = 0

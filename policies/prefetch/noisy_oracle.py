@@ -139,6 +139,7 @@ class NoisyOracle(PrefetchPolicy):
 
     name: ClassVar[str] = "noisy-oracle"
     source: ClassVar[str] = "arXiv 2608.07911; harshithkantamneni/moe-speed-of-light"
+    compiled: ClassVar[bool] = True
     needs_future: ClassVar[bool] = True
     at_layer: ClassVar[bool] = True
 

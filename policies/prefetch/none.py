@@ -14,6 +14,7 @@ class NoPrefetch(PrefetchPolicy):
 
     name: ClassVar[str] = "none"
     source: ClassVar[str] = "baseline"
+    compiled: ClassVar[bool] = True
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None, predictions: Any) -> tuple[()]:
         """No state."""

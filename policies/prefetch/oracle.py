@@ -31,6 +31,7 @@ class Oracle(PrefetchPolicy):
 
     name: ClassVar[str] = "oracle"
     source: ClassVar[str] = "Niko1221/Strata PR #3265"
+    compiled: ClassVar[bool] = True
     needs_future: ClassVar[bool] = True
     at_layer: ClassVar[bool] = True
 

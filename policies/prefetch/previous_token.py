@@ -33,6 +33,7 @@ class PreviousToken(PrefetchPolicy):
 
     name: ClassVar[str] = "previous-token"
     source: ClassVar[str] = "Helldez/BigMoeOnEdge; kekzl/imp"
+    compiled: ClassVar[bool] = True
     at_layer: ClassVar[bool] = True
 
     depth: int = 1

@@ -34,6 +34,7 @@ class StaticTopk(PrefetchPolicy):
 
     name: ClassVar[str] = "static-topk"
     source: ClassVar[str] = "Helldez/BigMoeOnEdge"
+    compiled: ClassVar[bool] = True
     at_layer: ClassVar[bool] = True
 
     width: int = 0

@@ -92,7 +92,10 @@ class Recorder:
         if id(values) not in self._arrays:
             kind = np.dtype(values.typecode if isinstance(values, array) else np.int64)
             made = _aligned(len(values) * kind.itemsize).view(kind)
-            made[:] = values
+            try:
+                made[:] = values
+            except (TypeError, ValueError, OverflowError) as error:
+                raise CompileError(f"a state holds what is no number of 64 bits ({error})") from None
             self._arrays[id(values)] = made
             self._kept.append(values)
         return self._arrays[id(values)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba.core import types
 
-from sim.errors import SimError
+from sim.errors import CompileError, SimError
 from sim.host import HostPlan
 from sim.kernel.choice import timed_marker
 from sim.kernel.groups import Group, Spec, Table, call, fetch_line, group_at
@@ -110,7 +110,7 @@ class TimedKernel:
             if v[t.STATUS] == t.SWAPS_ONLY:
                 raise SimError(self._host_plan.swaps_only)
             if v[t.STATUS] != t.OK:
-                raise SimError(f"the kernel failed (status {v[t.STATUS]}); the reference engine can run this")
+                raise CompileError(f"the kernel ran out of room (status {v[t.STATUS]}); the reference runs this")
             if self._progress is not None:
                 self._progress(end)
         if self._page_cache is not None:

@@ -31,7 +31,6 @@ class DeepestFirst(EvictionPolicy):
 
     name: ClassVar[str] = "deepest-first"
     source: ClassVar[str] = "sample"
-    compiled: ClassVar[bool] = False
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> State:
         """Nobody is resident."""

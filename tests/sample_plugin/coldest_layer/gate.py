@@ -21,7 +21,6 @@ class FirstTouchNever(AdmissionPolicy):
 
     name: ClassVar[str] = "first-touch-never"
     source: ClassVar[str] = "sample"
-    compiled: ClassVar[bool] = False
 
     uses: int = 2
 

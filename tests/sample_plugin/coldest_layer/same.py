@@ -21,7 +21,6 @@ class SameIds(PrefetchPolicy):
     name: ClassVar[str] = "same-ids"
     source: ClassVar[str] = "sample"
     at_layer: ClassVar[bool] = True
-    compiled: ClassVar[bool] = False
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None, predictions: Any) -> Pool:
         """Only the shape of the model."""
