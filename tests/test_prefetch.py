@@ -14,7 +14,7 @@ from hwmodels.registry import load_profile
 from policies import PolicyError, available, create
 from sim.bounds import time_ns
 from sim.channels import DEMAND, PREFETCH, Batch, CopyEngine, SharedNet
-from sim.engine.walk import SimPyEngine
+from sim.engine.decisions import Decisions
 from sim.errors import SimError
 from sim.insertion import parse_insertion
 from sim.pool import Capacity
@@ -276,20 +276,23 @@ def test_bytes_copied_are_the_admitted_experts(seed, slots):
 @given(st.integers(0, 10**6), st.sampled_from(RULES), st.sampled_from(["fetch", "cpu", "hybrid"]))
 def test_an_expert_is_computed_as_resident_only_when_its_bytes_are_there(seed, rule, miss):
     trace = drawn_trace(seed)
+    seen = []
 
-    class Watched(SimPyEngine):
-        def _decide(self, event, card, phase):
+    class Watched(Decisions):
+        def decide(self, event, card, phase):
             slots = self.slots
             there = [k for k in event.keys if self.cache.resident[k] and slots.copy_of[k] is None]
             there += [k for k, batch in self.prefetcher.staged[card].items() if k in event.keys and batch.landed]
-            plan = super()._decide(event, card, phase)
+            plan = super().decide(event, card, phase)
             assert plan.hit_bytes == sum(slots.sizes[key] for key in there)
+            seen.append(event.number)
             return plan
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sim.run.SimPyEngine", Watched)
+        patch.setattr("sim.engine.walk.Decisions", Watched)
         simulate(trace, replace(spec(3, prefetch="noisy-oracle:recall=0.8,precision=0.5,window=3", insertion=rule),
                                 miss=miss))  # fmt: skip
+    assert seen == list(range(trace.n_events))
 
 
 def test_never_evict_takes_only_free_room_and_guarded_spares_what_was_wanted_lately():

@@ -35,6 +35,8 @@ class Slots:
         """1: left for a prefetched expert, and neither came back nor was missed since."""
         self.stats = PrefetchStats()
         self.admitted_bytes = 0
+        self.number = -1
+        """Running number of the current event."""
         self.filling = 0
         """Slots whose copy is under way."""
         self.observer: Callable[[int], None] | None = None
@@ -86,6 +88,13 @@ class Slots:
         self._copy(key, None)
         self.ready[key] = 1
         self.cache.guard[key] = max(number, batch.deadline) if self.unused[key] else number
+
+    def copy_ended(self, batch: Batch, at: int) -> None:
+        """A copy into a slot that nobody waited for at the start landed (or, with -1, was dropped)."""
+        if at < 0:
+            self.cancelled(batch.keys[0])
+        else:
+            self.landed(batch.keys[at], batch, self.number)
 
     def cancelled(self, key: int) -> None:
         """A prefetch into `key`'s slot was dropped before it began."""

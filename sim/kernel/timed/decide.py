@@ -1,4 +1,4 @@
-"""Decisions of an event (`SimPyEngine._decide` and what it calls) on arrays."""
+"""`sim.engine.decisions` on arrays."""
 
 # ruff: noqa: TC004  (names of the seam are there at run time, but not by import)
 
