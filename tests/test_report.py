@@ -87,7 +87,7 @@ def test_plots_are_pictures(folder: Path, tmp_path: Path) -> None:
 
 
 def test_no_numbers_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(trace: Any, spec: Any) -> Any:
+    def fails(trace: Any, spec: Any, **_: Any) -> Any:
         raise RuntimeError("no luck")
 
     with pytest.raises(SimError, match="no sweep here"):

@@ -140,7 +140,7 @@ def facts(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:
     found[("cells", ", ".join(f"{n} {what}" for what, n in sorted(status.items())))] = None
     for row in frame[frame["manifest"].notna()].to_dict("records"):
         made = json.loads(row["manifest"])
-        found[("program", f"expert-residency {made['version']}, engine {made['engine']}")] = None
+        found[("program", f"expert-residency {made['version']}")] = None
         kind = "synthetic" if made["synthetic"] else "recorded"
         found[
             (

@@ -8,6 +8,7 @@ recorded as failed.
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
@@ -64,9 +65,21 @@ def local(workers: int) -> MakePool:
         try:
             yield Pool(executor, 1 if number else 2 * count)
         finally:
-            executor.shutdown(kill_workers=True)
+            with _silent_threads():
+                executor.shutdown(kill_workers=True)
 
     return make
+
+
+@contextmanager
+def _silent_threads() -> Iterator[None]:
+    """Loky's own thread stumbles over work that was handed over a moment before it is killed (KeyError)."""
+    usual = threading.excepthook
+    threading.excepthook = lambda _: None
+    try:
+        yield
+    finally:
+        threading.excepthook = usual
 
 
 def dask(address: str) -> MakePool:
