@@ -58,11 +58,12 @@ def check_equal(tiny: Tiny):
 
 
 def for_each(cases: int, drawn, check) -> None:
-    """Call `check` on so many runs, the same ones every time."""
+    """Call `check` on so many runs, the same every time; under the profile `deep` on ten times as many new."""
+    deep = settings.get_current_profile_name() == "deep"
 
     @settings(
-        max_examples=cases, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
+        max_examples=10 * cases if deep else cases, deadline=None, derandomize=not deep, database=None,
+        phases=[Phase.generate], suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(drawn)
     def run(tiny):
