@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from policies import PolicyError, create
 from policies.eviction.lru import Lru
-from sim.channels import CopyEngine, SharedNet
+from sim.channels import CopyEngine, Disk
 from sim.cli import main
 from sim.engine import SimPyEngine
 from sim.errors import CompileError, SimError
@@ -208,10 +208,10 @@ def mutated(patch, owner: type, name: str, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "old", "new"),
     [
-        (SharedNet, "_schedule", "URGENT", "URGENT + 1"),
+        (Disk, "_ended", "popleft()", "pop()"),
         (CopyEngine, "_enqueue", ".append(batch)", ".appendleft(batch)"),
     ],
-    ids=["deciders-first", "last-in-first-out"],
+    ids=["reads-newest-first", "copies-newest-first"],
 )
 def test_another_order_at_equal_times_is_noticed(monkeypatch, owner, name, old, new):
     mutated(monkeypatch, owner, name, old, new)
