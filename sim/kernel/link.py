@@ -24,7 +24,7 @@ from typing import Any
 from sim.errors import CompileError
 
 SIGNATURE = "void(int64)"
-INNER = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
+INNER = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 """Options of inner functions: never called from Python."""
 ENVIRONMENT = "EXPERT_RESIDENCY_CACHE"
 
@@ -89,7 +89,7 @@ class Linker:
                 self._fill(scope, value)  # afterwards, since functions may call themselves
             else:
                 self._fill(scope, value)
-                self._made[value] = self._njit(self._signature(value), **INNER)(copied)
+                self._made[value] = self._njit(self._signature(value), **INNER, error_model="numpy")(copied)
         return self._made[value]
 
     def _signature(self, function: FunctionType) -> Any:
