@@ -20,7 +20,7 @@ from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import intrinsic, lower_getattr_generic, models, register_model
 
 from sim.errors import CompileError
-from sim.kernel.views import WORD, View
+from sim.kernel.views import WORD, View, prefetch
 
 Spec = tuple[str, tuple[tuple[str, int, Any], ...]]
 """Name of a group, and of each field its name, its place in words, and what stands there."""
@@ -165,10 +165,7 @@ def fetch_line(typing_context: Any, address: Any) -> Any:
     """Ask the processor for the cache line at an address that is wanted soon."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        builder.call(function, [builder.inttoptr(args[0], byte), flag(1), flag(3), flag(1)])
+        prefetch(builder, builder.inttoptr(args[0], ir.IntType(8).as_pointer()))
         return context.get_dummy_value()
 
     return types.none(types.int64), generate

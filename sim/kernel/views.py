@@ -227,6 +227,14 @@ def float_at(typing_context: Any, table: Any, at: Any) -> Any:
     return types.float64(types.int64, types.int64), generate
 
 
+def prefetch(builder: Any, pointer: Any) -> None:
+    """Ask for the cache line of a pointer, to be written and kept."""
+    byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    builder.call(function, [builder.bitcast(pointer, byte), flag(1), flag(3), flag(1)])
+
+
 @intrinsic
 def fetch_ahead(typing_context: Any, view: Any, at: Any) -> Any:
     """Ask the processor for the cache line of an element that is wanted soon."""
@@ -234,13 +242,7 @@ def fetch_ahead(typing_context: Any, view: Any, at: Any) -> Any:
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = sig.args[0]
         seen = cgutils.create_struct_proxy(kind)(context, builder, args[0])
-        byte = ir.IntType(8).as_pointer()
-        flag = ir.IntType(32)
-        function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag]), "llvm.prefetch.p0i8"
-        )
-        pointer = builder.bitcast(_place(builder, kind, seen, args[1]), byte)
-        builder.call(function, [pointer, flag(1), flag(3), flag(1)])
+        prefetch(builder, _place(builder, kind, seen, args[1]))
         return context.get_dummy_value()
 
     return types.none(view, types.int64), generate
