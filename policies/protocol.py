@@ -28,7 +28,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 Ints = MutableSequence[int]
 Floats = MutableSequence[float]
@@ -89,6 +89,10 @@ class Pool(NamedTuple):
     """(scopes,) bytes."""
     slots: Ints
     """(scopes,) whole experts of the scope's largest size that fit, at least 1."""
+    link_mb_per_s: Sequence[int] = ()
+    """(layers,) rate of copies to each layer's card; empty in a replay, which has no machine."""
+    cpu_mb_per_s: int = 0
+    """Rate at which the host computes experts out of page-locked memory, beside the copies; 0 in a replay."""
 
 
 class Event(NamedTuple):
@@ -190,13 +194,6 @@ class AdmissionPolicy(Policy, ABC):
 
     periodic: ClassVar[bool] = False
     """Whether `pass_done` is to be called."""
-
-    def at_rates(self, link_mb_per_s: int, host_mb_per_s: int) -> Self:
-        """The same policy on a machine of these rates: copies to the card, and all reads of host RAM together.
-
-        Told before `start`. Only a policy whose parameters leave a rate open returns another than itself.
-        """
-        return self
 
     @abstractmethod
     def start(self, pool: Pool, alloc: Allocator) -> Any:

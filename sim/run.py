@@ -178,8 +178,10 @@ def prepare(
     oracle = eviction.needs_future or prefetch.needs_future or placement.needs_future
     future = _future(trace, compiled) if oracle else None
     pool = make_pool(geometry, share_out(trace, spec.capacity, machine.layer_card), machine.layer_card)
-    link = profiles[0].link.h2d_mb_per_s
-    admission = admission.at_rates(link, link + machine.host.cpu.expert_mb_per_s("pinned", geometry.quant_family))
+    pool = pool._replace(
+        link_mb_per_s=[profiles[card].link.h2d_mb_per_s for card in machine.layer_card],
+        cpu_mb_per_s=machine.host.cpu.expert_mb_per_s("pinned", geometry.quant_family),
+    )
     insertion = parse_insertion(spec.insertion)
     if spec.predict_us < 0 or (spec.prefetch_bytes or 0) < 0:
         raise SimError("the cost of predicting and the prefetch budget cannot be negative")

@@ -75,16 +75,14 @@ def test_balanced_ends_soonest(link, host, misses, copied):
     assert copied == best or (link, misses) == (10, 2)
 
 
-def test_balanced_takes_the_machines_rates_where_none_are_given():
+def test_balanced_takes_each_cards_link_where_no_rate_is_given():
     policy = create("admission", "balanced")
     with pytest.raises(PolicyError, match="link_gb_per_s"):
         policy.start(pool(), Lists)
-    told = policy.at_rates(13_000, 52_000)
-    assert (told.link_gb_per_s, told.host_gb_per_s) == (13, 52)
-    assert told.start(pool(), Lists).share == 0.25
-    own = create("admission", "balanced:host_gb_per_s=26").at_rates(13_000, 52_000)
-    assert own.start(pool(), Lists).share == 0.5
-    assert create("admission", "cap").at_rates(1, 2) == create("admission", "cap")
+    told = pool(layers=2)._replace(link_mb_per_s=[13_000, 39_000], cpu_mb_per_s=39_000)
+    assert policy.start(told, Lists).share == [0.25, 0.5]
+    assert create("admission", "balanced:host_gb_per_s=26").start(told, Lists).share == [0.5, 1.0]
+    assert create("admission", "balanced:link_gb_per_s=13").start(told, Lists).share == [0.25, 13 / 78]
 
 
 def test_frequency_gate_needs_strictly_more():

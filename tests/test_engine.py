@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hwmodels.registry import load_profile
 from sim.errors import SimError
 from sim.pool import Capacity
-from sim.preset import MISS_MODES
+from sim.preset import MISS_MODES, load_engine
 from sim.replay import replay
 from sim.result import CAUSES, TIERS
 from sim.run import RunSpec, simulate
@@ -270,6 +270,36 @@ def test_several_cards_hand_over_and_cache_their_own_layers():
     resident = two.resident_end.reshape(4, 6)
     assert resident[:2].sum() <= 3
     assert resident[2:].sum() <= 3
+
+
+@pytest.mark.parametrize("simulator", ["reference", "kernel"])
+@pytest.mark.parametrize("admission", ["balanced", "always"])
+def test_cards_with_different_links_decide_by_their_own(admission, simulator):
+    """Two cards with one layer each do what each would do alone: admit, fetch and leave to the CPU."""
+    if simulator == "kernel":
+        pytest.importorskip("numba")
+    draw = np.random.default_rng(12)
+    sets = [draw.permutation(16)[:9].tolist() for _ in range(20)]
+    slow = load_profile("tesla-p40")
+    fast = load_profile("rtx-5070")
+    fast = fast.model_copy(update={part: getattr(slow, part) for part in ("cpu", "dram", "disk", "ram")})
+    assert fast.link.h2d_mb_per_s > 2 * slow.link.h2d_mb_per_s
+    preset = load_engine("generic").model_copy(update={"fill": False})  # nothing depends on when a copy lands
+
+    def found(*profiles):
+        trace = trace_of([[one] * len(profiles) for one in sets], geometry(len(profiles), 16, 9))
+        spec = RunSpec(
+            ("tesla-p40",) * len(profiles), Capacity(slots_per_layer=9, scope="layer"), admission=admission,
+            layers_each=(1,) * len(profiles), miss="hybrid",
+        )  # fmt: skip
+        result = simulate(trace, spec, profiles=profiles, preset=preset, simulator=simulator)
+        check_laws(trace, result)
+        moved = [result.admitted_bytes, result.link_bytes["h2d_demand"], result.link_bytes["cpu"]]
+        return np.array([*moved, *result.served_distinct.sum(axis=0)])
+
+    one, other = found(slow), found(fast)
+    assert (one != other).any()
+    assert found(slow, fast).tolist() == found(fast, slow).tolist() == (one + other).tolist()
 
 
 @pytest.mark.parametrize(
