@@ -15,16 +15,22 @@ from concurrent.futures import BrokenExecutor, Executor, Future
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from sim.errors import SimError
+from hwmodels.registry import load_profile
+from sim.errors import MisfitError, SimError
+from sim.pool import Capacity
+from sim.run import RunSpec, prepare
 from sim.sweep import SweepError, load_sweep, read_dataset, sweep
 from sim.sweep.cells import plan_cells
 from sim.sweep.default import default_sweep
 from sim.sweep.pools import DIED, Pool, run_all
 from sim.sweep.spec import expand
 from sim.sweep.stored import open_stored, store
+from traces import Phase
 from traces.bundled import load
+from traces.parquet import write_parquet
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -146,6 +152,7 @@ def test_every_bad_cell_is_named_before_anything_runs(tmp_path: Path) -> None:
         ({"constants": {"host": "ram"}}, "unknown host mode 'ram'"),
         ({"constants": {"miss": "ignore"}}, "unknown miss mode 'ignore'"),
         ({"constants": {"layers_each": [1]}}, "do not add up"),
+        ({"axes": SMALL["axes"] | {"prefetch": ["gate-lookahead:depth=9"]}}, "depth 9"),
         ({"traces": {"code": "missing.csv"}}, "no such file"),
         ({"traces": {"code": {"path": "x", "kind": "csv"}}}, "kind"),
         ({"axes": {"capacity": ["1MiB"]}}, "no hardware chosen"),
@@ -175,6 +182,39 @@ def test_misfits_may_be_recorded(tmp_path: Path) -> None:
     assert misfits["reason"].str.contains("does not fit").all()
     assert misfits["tokens_per_s"].isna().all()
     assert (result.frame["status"] == "ok").sum() == 12
+
+
+@pytest.mark.parametrize("placement", ["hindsight", "none", "layers"])
+def test_a_cell_fits_if_the_run_does(placement: str, tmp_path: Path) -> None:
+    """RAM holds what no card holds, and who is on the card may depend on passes after the first."""
+    whole = load("tinymoe-code")
+    trace = whole.select_passes((whole.pass_phase == Phase.DECODE) & (np.arange(whole.n_passes) < 200))
+    write_parquet(trace, tmp_path / "decode.parquet")
+    reserve = load_profile("rtx-5070").ram.os_reserve_gib.value
+    capacity = Capacity(total_bytes=trace.geometry.all_expert_bytes // 2)
+    fitting = []
+    for share in (0.3, 0.49, 0.51, 0.75, 0.99, 1.01):
+        ram = reserve + share * trace.geometry.all_expert_bytes / 2**30
+        profile = tmp_path / f"{share}.toml"
+        profile.write_text(
+            f'base = "rtx-5070"\nname = "small"\nsummary = ""\n[ram]\n'
+            f'total_gib = {{ value = {ram!r}, kind = "assumed", source = "a test" }}\n',
+            encoding="utf-8",
+        )
+        choices = {"hardware": (str(profile),), "admission": "never", "host": "resident", "placement": placement}
+        spec = RunSpec(capacity=capacity, **choices)
+        try:
+            prepare(trace, spec)
+            fitting.append(share)
+        except MisfitError:
+            pass
+        constants = choices | {"hardware": str(profile), "capacity": "50%"}
+        file, where, base = load_sweep(
+            {"traces": {"code": str(tmp_path / "decode.parquet")}, "misfits": "record", "constants": constants}
+        )
+        (cell,) = plan_cells(file, where, base, tmp_path / "cache")
+        assert (cell.misfit is None) == (share in fitting)
+    assert fitting == [1.01] if placement == "none" else fitting[-1:] == [1.01] and len(fitting) > 1
 
 
 # ---- traces ------------------------------------------------------------------------------------

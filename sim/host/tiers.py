@@ -152,6 +152,8 @@ TIERS: dict[str, tuple[Callable[[Ask], HostPlan], dict[str, tuple[str, ...]]]] =
 }
 """Name to planner and parameters with their values, the default first; () is a number that must be given."""
 HOST_MODES = tuple(TIERS)
+BESIDE_CARDS = ("resident",)
+"""Tiers that fit into RAM or not depending on which experts the cards hold."""
 
 
 def parse_host(spec: str) -> tuple[str, dict[str, str]]:

@@ -19,7 +19,8 @@ from hwmodels.registry import load_profile
 from hwmodels.units import parse_size
 from policies.protocol import PolicyError
 from sim.errors import MisfitError, SimError
-from sim.pool import Capacity
+from sim.host.tiers import BESIDE_CARDS
+from sim.pool import LISTS, Capacity
 from sim.preset import load_engine
 from sim.run import RunSpec, manifest, prepare
 from sim.sweep.spec import CHOICES, RUN, Choices, SweepError, SweepFile, expand
@@ -198,8 +199,12 @@ def _capacity(choices: Choices, trace: RoutingTrace, typed: dict[str, Any]) -> C
 def _check(view: View, spec: RunSpec) -> tuple[str, str | None]:
     """Id of the cell, and why it does not fit if it does not; raises what `simulate` would raise for the rest."""
     misfit = None
+    trace = open_view(view) if spec.host.partition(":")[0] in BESIDE_CARDS else _first_pass(view)
     try:
-        prepare(_first_pass(view), spec)
+        ready = prepare(trace, spec)
+        prefetch, pool = ready.policies.prefetch, ready.cache.pool
+        future = ready.policies.future if prefetch.needs_future else None
+        prefetch.start(pool, LISTS, future, trace.predictions or None)
     except MisfitError as error:
         misfit = str(error)
     made = manifest(
@@ -210,6 +215,6 @@ def _check(view: View, spec: RunSpec) -> tuple[str, str | None]:
 
 @lru_cache(maxsize=4)
 def _first_pass(view: View) -> RoutingTrace:
-    # Choices are checked against the model, so the first pass is enough, and quick for oracles too.
+    # Most choices are checked against the model, so the first pass is enough, and quick for oracles too.
     trace = open_view(view)
     return trace.select_passes(np.arange(trace.n_passes) < 1)
