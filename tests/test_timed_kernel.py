@@ -2,6 +2,7 @@
 
 import inspect
 import io
+import re
 import textwrap
 from collections import Counter
 from contextlib import redirect_stdout
@@ -13,6 +14,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from policies import PolicyError, create
 from policies.eviction.lru import Lru
+from policies.prefetch.previous_token import PreviousToken
+from policies.structures import first_free
 from sim.channels import CopyEngine, Disk
 from sim.cli import main
 from sim.engine import SimPyEngine
@@ -20,6 +23,7 @@ from sim.errors import CompileError, SimError
 from sim.kernel import choice, choose_timed
 from sim.pool import Capacity
 from sim.preset import EnginePreset
+from sim.replay import replay
 from sim.result import CAUSES, TIERS
 from sim.run import RunSpec, prepare, simulate
 from tests.interpreted import interpret
@@ -180,6 +184,104 @@ def test_what_does_not_compile_is_left_to_the_reference(monkeypatch):
     assert simulate(trace, spec).simulator == "reference"
     with pytest.raises(CompileError):
         simulate(trace, spec, simulator="kernel")
+
+
+@dataclass(frozen=True)
+class DividingEviction(Lru):
+    """Divides by the layer."""
+
+    @staticmethod
+    def learn(state, event):
+        state.clock[0] += 100 // event.layer
+
+
+@dataclass(frozen=True)
+class RaisingEviction(Lru):
+    """Cannot say who leaves once many look-ups were seen."""
+
+    @staticmethod
+    def victim(state, scope, incoming, guard, tick):
+        if state.clock[0] > 100:
+            raise RuntimeError("no more")
+        return first_free(state.order, scope, guard, tick)
+
+
+@dataclass(frozen=True)
+class RefusingEviction(Lru):
+    """Refuses with a sentence of its own."""
+
+    @staticmethod
+    def insert(state, key):
+        if key >= 0:
+            raise PolicyError("lru takes nobody in")
+
+
+@dataclass(frozen=True)
+class DividingPrefetch(PreviousToken):
+    """Divides by the layer."""
+
+    @staticmethod
+    def propose(state, event, keys, deadlines):
+        return 0 // event.layer
+
+
+@dataclass(frozen=True)
+class RaisingPrefetch(PreviousToken):
+    """Cannot learn."""
+
+    @staticmethod
+    def learn(state, event):
+        if event.number > 5:
+            raise IndexError(7)
+
+
+def with_policy(monkeypatch, kind, policy):
+    """A short trace and a run whose policy of a kind is this one."""
+    for module in ("sim.run", "sim.replay"):
+        monkeypatch.setattr(f"{module}.create", lambda k, spec: policy if k == kind else create(k, spec))
+    monkeypatch.setattr(choice, "WORTH_TIMED_LOOK_UPS", 0)
+    monkeypatch.setattr(choice, "WORTH_LOOK_UPS", 0)
+    trace = load("tinymoe-code").select_passes(np.arange(load("tinymoe-code").n_passes) < 3)
+    return trace, RunSpec(("tesla-p40",), Capacity(slots_per_layer=8), prefetch="previous-token")
+
+
+RAISING = [
+    ("eviction", DividingEviction(), ZeroDivisionError, CompileError),
+    ("eviction", RaisingEviction(), RuntimeError, CompileError),
+    ("eviction", RefusingEviction(), PolicyError, PolicyError),
+    ("prefetch", DividingPrefetch(), ZeroDivisionError, CompileError),
+    ("prefetch", RaisingPrefetch(), IndexError, CompileError),
+]
+
+
+@pytest.mark.parametrize(("kind", "policy", "reference", "kernel"), RAISING)
+def test_a_policy_that_raises_stops_the_run(monkeypatch, capfd, kind, policy, reference, kernel):
+    """By itself a compiled function that is called by address would be left, and the run would go on."""
+    trace, spec = with_policy(monkeypatch, kind, policy)
+    said = "takes nobody in" if kernel is PolicyError else f"policy {policy.name} raised {reference.__name__}"
+    with pytest.raises(reference):
+        simulate(trace, spec, simulator="reference")
+    with pytest.raises(kernel, match=said):
+        simulate(trace, spec, simulator="kernel")
+    with pytest.raises(reference):
+        simulate(trace, spec)
+    if kind == "eviction":
+        with pytest.raises(kernel, match=said.replace(" raised", " or always raised")):
+            replay(trace, policy, spec.capacity, engine="kernel")
+        with pytest.raises(reference):
+            replay(trace, policy, spec.capacity)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("policy", [RaisingEviction(), RefusingEviction()])
+@pytest.mark.parametrize("command", ["run", "replay"])
+def test_a_policy_that_raises_is_one_sentence(monkeypatch, capfd, policy, command):
+    with_policy(monkeypatch, "eviction", policy)
+    trace = "bundled:tinymoe-code"
+    options = [trace] if command == "replay" else ["--trace", trace, "--passes", "3", "--hardware", "tesla-p40"]
+    with pytest.raises(SystemExit, match="2"):
+        main([command, *options, "--slots-per-layer", "8", "--simulator", "kernel"])
+    assert re.fullmatch("residency: .*(no more|takes nobody in).*\n", capfd.readouterr().err)
 
 
 def test_a_run_says_who_computed_it(tmp_path):

@@ -14,6 +14,7 @@ import struct
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
@@ -45,7 +46,7 @@ class Table:
         """What the addresses point to."""
         words: list[int] = []
         self.spec: Spec = self._walk(state, words)
-        self.words = np.array(words, dtype=np.int64)
+        self.words = marked(words)
 
     @property
     def address(self) -> int:
@@ -82,6 +83,17 @@ class Table:
                     f"{type(state).__name__}.{name} is a {type(value).__name__}, not a number or array"
                 )
         return type(state).__name__, tuple(fields)
+
+
+def marked(words: list[int]) -> npt.NDArray[np.int64]:
+    """A table of these words; `call` sets the one before it if the function that was given the table raised."""
+    return np.array([0, *words], dtype=np.int64)[1:]
+
+
+def has_raised(table: npt.NDArray[np.int64]) -> bool:
+    """Whether a function that was given this table has raised."""
+    assert table.base is not None
+    return bool(table.base[0])
 
 
 class Group(types.Type):
@@ -151,11 +163,18 @@ def group_at(kind: Group) -> Any:
 
 @intrinsic
 def call(typing_context: Any, code: Any, table: Any, what: Any, a: Any, b: Any, c: Any) -> Any:
-    """Call the C function `int64 (int64 table, what, a, b, c)` at the address `code`."""
+    """Call the compiled function (table, what, a, b, c) at the address `code`; what it raises is raised."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kind = ir.FunctionType(WORD, [WORD] * 5)
-        return builder.call(builder.inttoptr(args[0], ir.PointerType(kind)), args[1:])
+        kinds = sig.args[1:]
+        kind = context.call_conv.get_function_type(sig.return_type, kinds)
+        function = builder.inttoptr(args[0], ir.PointerType(kind))
+        status, result = context.call_conv.call_function(builder, function, sig.return_type, kinds, args[1:])
+        with builder.if_then(status.is_error, likely=False):
+            mark = builder.gep(builder.inttoptr(args[1], ir.PointerType(WORD)), [WORD(-1)])
+            builder.store(WORD(1), mark)
+            context.call_conv.return_status_propagate(builder, status)
+        return result
 
     return types.int64(*[types.int64] * 6), generate
 

@@ -21,7 +21,9 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
+from policies.protocol import PolicyError
 from sim.errors import CompileError
+from sim.kernel.state import FROM_FORM
 
 SIGNATURE = "void(int64)"
 INNER = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -78,7 +80,8 @@ class Linker:
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, type):
-            self.sources.add(getattr(sys.modules.get(value.__module__), "__file__", None) or "")
+            file = getattr(sys.modules.get(value.__module__), "__file__", None)
+            self.sources |= {file} if file else set()
         if not isinstance(value, FunctionType):
             return value
         if value not in self._made:
@@ -122,7 +125,7 @@ def compile_loop(
     kinds
         As for `Linker`.
     callback
-        Whether it is to be called by compiled code: the result then has an `address`.
+        Whether it is to be called by compiled code, by `groups.call`: the result then has an `address`.
 
     Raises
     ------
@@ -144,13 +147,42 @@ def compile_loop(
             # numba keeps what it compiles beside the file that a function is said to come from.
             copied.__code__ = copied.__code__.replace(co_filename=str(anchor))
         if callback:
-            cfunc: Any = numba.cfunc
-            return cfunc(signature, cache=kept)(copied)
+            return _Callback(numba.cfunc(signature, cache=kept)(copied))
         njit: Any = numba.njit
         return njit(signature, nogil=True, no_cfunc_wrapper=True, cache=kept)(copied)
     except NumbaError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise CompileError(f"{label.split('|')[0]} cannot be compiled: {' '.join(lines[:3])}") from error
+
+
+class _Callback:
+    """A compiled function that compiled code calls."""
+
+    def __init__(self, made: Any) -> None:
+        self._made = made  # keeps the code in memory
+        # Not the C function, which prints what is raised and goes on: the function that it wraps.
+        name = made.native_name.removeprefix("cfunc.")
+        self.address: int = made._library.get_pointer_to_function(name)
+
+
+def run_kernel(kernel: Callable[[int], None], address: int, who: Callable[[], str]) -> None:
+    """Run a compiled loop on the table at `address`; `who` says which policies may have raised.
+
+    Raises
+    ------
+    PolicyError
+        A policy raised it.
+    CompileError
+        A policy raised anything else; the reference engine shows where.
+    """
+    try:
+        kernel(address)
+    except PolicyError:
+        raise
+    except Exception as error:
+        raise CompileError(
+            f"{who()} raised {type(error).__name__} ({error}) in the kernel; the reference engine shows where"
+        ) from error
 
 
 @functools.cache
@@ -159,10 +191,13 @@ def _digest(path: str, mtime_ns: int) -> bytes:
 
 
 def _anchor(sources: set[str], label: str) -> Path | None:
-    """Empty file beside which numba keeps one kernel; None if there is no place to write to."""
+    """Empty file beside which numba keeps one kernel; None if no place can be written or a source is no file."""
     digest = hashlib.sha256(label.encode())
     own = {str(Path(__file__).with_name(f"{module}.py")) for module in ("groups", "link", "state", "views")}
-    for path in sorted(own | {source for source in sources if os.path.isfile(source)}):
+    files = sorted(own | sources - {FROM_FORM})
+    if not all(map(os.path.isfile, files)):
+        return None
+    for path in files:
         digest.update(_digest(path, os.stat(path).st_mtime_ns))
     folder = cache_folder() / digest.hexdigest()[:24]
     anchor = folder / "kernel.py"

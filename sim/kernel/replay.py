@@ -15,7 +15,7 @@ import numpy.typing as npt
 from policies.protocol import AdmissionPolicy, EvictionPolicy, Future, Pool
 from sim.errors import SimError
 from sim.kernel import loop
-from sim.kernel.link import compile_loop
+from sim.kernel.link import compile_loop, run_kernel
 from sim.kernel.state import NARROW_MOST, Flat, Recorder, state_function
 
 MOST_STEPS = NARROW_MOST - 1
@@ -152,7 +152,7 @@ class ReplayKernel:
         Raises
         ------
         SimError
-            The policies cannot be compiled, or there are more than `MOST_STEPS` steps.
+            The policies cannot be compiled or raise something, or there are more than `MOST_STEPS` steps.
         """
         if len(steps.layers) > MOST_STEPS:
             raise SimError(f"{len(steps.layers)} steps at once are too many: feed at most {MOST_STEPS} at a time")
@@ -166,7 +166,8 @@ class ReplayKernel:
         job = Flat(made, self._recorder)
         kernel = _compiled(self._policies, _Layout.of(job), _Layout.of(self._evict), _Layout.of(self._admit))
         table = np.array(job.table + self._evict.table + self._admit.table, dtype=np.int64)
-        kernel(table.ctypes.data)
+        names = " or ".join(policy.name for policy in self._policies)
+        run_kernel(kernel, table.ctypes.data, lambda: f"policy {names}")
         self._placed = self._placed[:0]
         self._done = [self._done[0] + len(steps.layers), self._done[1] + len(steps.keys)]
         return hits
@@ -210,5 +211,5 @@ def _compiled(
         "admit_accepts": admission.accepts,
         "admit_pass_done": admission.pass_done,
     }
-    label = f"replay with {eviction.name} and {admission.name}|{job}|{evict}|{admit}"
+    label = f"replay with {eviction.name} and {admission.name}|{policies}|{job}|{evict}|{admit}"
     return compile_loop(loop.replay_steps, bound, label)

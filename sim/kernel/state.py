@@ -28,6 +28,10 @@ BY_PLACE = ("items", "scores", "stamps")
 """Fields of `policies.structures` and `policies.heaps` that have an entry a place, and are read side by side."""
 
 
+FROM_FORM = "<state>"
+"""Named as the file of what `state_function` makes."""
+
+
 class Recorder:
     """An allocator of Python's own arrays, which are laid out in memory when their first contents are there.
 
@@ -169,5 +173,5 @@ def state_function(form: str, offset: int, classes: dict[str, type]) -> Any:
     scope: dict[str, Any] = {"integer_at": integer_at, "float_at": float_at, **classes, "__name__": __name__}
     for name, dtype, stride in set(re.findall(r"\b((\w+?)_(\d+)_at)\b", form)):
         scope[name] = reader(dtype, int(stride))
-    exec(compile(source, "<state>", "exec"), scope)
+    exec(compile(source, FROM_FORM, "exec"), scope)
     return scope["state_at"]

@@ -156,11 +156,16 @@ def begin(run: Run, engine: int, batch: int, set_up_ns: int) -> None:
 
 
 def solo(run: Run, batch: int) -> int:
-    """Time of a batch's next copy alone on the link."""
+    """Time of a batch's next transfer alone on the link."""
     batches = run.batches
-    size = run.slots.size_of[run.copies.key[batches.current[batch]]]
-    alone = max(-(-size * 1000 // batches.rate[batch]), run.engines.floor[batches.engine[batch]])
-    return alone + batches.read_ns[batch] if batches.landed[batch] == 0 else alone
+    copying = alone(run, batch, batches.current[batch])
+    return copying + batches.read_ns[batch] if batches.landed[batch] == 0 else copying
+
+
+def alone(run: Run, batch: int, copy: int) -> int:
+    """Time of one copy alone on the link, without a read before it."""
+    size = run.slots.size_of[run.copies.key[copy]]
+    return max(-(-size * 1000 // run.batches.rate[batch]), run.engines.floor[run.batches.engine[batch]])
 
 
 def next_batch(run: Run, engine: int) -> int:

@@ -13,8 +13,8 @@ from numba.core import types
 from sim.errors import CompileError, SimError
 from sim.host import HostPlan
 from sim.kernel.choice import timed_marker
-from sim.kernel.groups import Group, Spec, Table, call, fetch_line, group_at
-from sim.kernel.link import compile_loop
+from sim.kernel.groups import Group, Spec, Table, call, fetch_line, group_at, has_raised, marked
+from sim.kernel.link import compile_loop, run_kernel
 from sim.kernel.state import Flat, Recorder, state_function
 from sim.kernel.timed import policy_calls
 from sim.kernel.timed import tables as t
@@ -93,6 +93,8 @@ class TimedKernel:
         ------
         SimError
             Swaps alone are possible, and admission lets misses in.
+        PolicyError, CompileError
+            A policy raised something.
         """
         # Both halves work on one table; the walk finds the other one's code and the table in it.
         acts = _acts(Table(self.tables).spec)
@@ -106,7 +108,7 @@ class TimedKernel:
         step = passes if self._progress is None else PROGRESS_PASSES
         for end in [*range(step, passes, step), passes]:
             v[t.TO_PASS] = end
-            kernel(table.address)
+            run_kernel(kernel, table.address, self._who_raised)
             if v[t.STATUS] == t.SWAPS_ONLY:
                 raise SimError(self._host_plan.swaps_only)
             if v[t.STATUS] != t.OK:
@@ -150,6 +152,9 @@ class TimedKernel:
             resident_end=np.array(self.tables.slots.resident, dtype=np.uint8),
         )
 
+    def _who_raised(self) -> str:
+        return " and ".join(called.title for called in self._kept if called.has_raised)
+
     def _return_pages(self, cache: PageCache) -> None:
         """Leave the page cache as the run left it."""
         held, pages = self.tables.host.lists, self.tables.host.pages
@@ -174,10 +179,16 @@ class _Called:
         columns = [array for array in own.arrays if array.strides[0] > array.itemsize]
         self.records = min((int(array.ctypes.data) for array in columns), default=0)
         self.width = columns[0].strides[0] if columns else 0
-        self._table = np.array(seen.table + own.table, dtype=np.int64)
+        self._table = marked(seen.table + own.table)
+        self.title = f"policy {policy.name}"
         self.address = int(self._table.ctypes.data)
         kind: Any = type(policy)
         self.code = _policy(code, kind, seen.form, len(seen.table), own.form, tuple(own.classes.items())).address
+
+    @property
+    def has_raised(self) -> bool:
+        """Whether the policy raised something."""
+        return has_raised(self._table)
 
 
 @functools.cache
@@ -191,7 +202,7 @@ def _policy(
     for name in ("learn", "insert", "remove", "victim", "select", "accepts", "pass_done", "propose"):
         if hasattr(policy, name):
             bound[f"policy_{name}"] = getattr(policy, name)
-    label = f"timed {policy.name}|{asked}|{state}"
+    label = f"timed {policy.name}|{policy.__module__}.{policy.__qualname__}|{asked}|{state}"
     return compile_loop(code, bound, label, CALLBACK, callback=True)
 
 

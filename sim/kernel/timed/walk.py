@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sim.kernel.timed.copies import alone
 from sim.kernel.timed.tables import (
     CARD,
     CLOSE,
@@ -275,12 +276,15 @@ def land(run: Run, card: int) -> None:
 
 def wait_for(run: Run, batch: int, at: int) -> None:
     """Wait until copy `at` of a batch has landed, for its read first and then for the link."""
-    v = run.v
+    v, batches = run.v, run.batches
     began = v[NOW]
-    while run.batches.landed[batch] <= at and v[STATUS] == OK:
+    while batches.landed[batch] <= at and v[STATUS] == OK:
         step(run, WAKE_UP, 0, 0)
     waited = v[NOW] - began
-    disk_ns = min(max(run.batches.submitted[batch] - began, 0), waited)
+    if batches.read_ns[batch] > 0:
+        disk_ns = max(0, waited - alone(run, batch, batches.first[batch]))
+    else:
+        disk_ns = min(max(batches.submitted[batch] - began, 0), waited)
     causes = v[PASS] * N_CAUSES
     run.found.causes[causes + DISK_WAIT] += disk_ns
     run.found.causes[causes + PCIE_WAIT] += waited - disk_ns
