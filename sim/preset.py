@@ -42,7 +42,8 @@ class EnginePreset(BaseModel):
         the order asked for and none is taken back, as in a stream of the card.
     reads
         Who reads an expert that is not in memory: the `drive`, and the copy follows; or the `link`,
-        whose engine is then a thread that reads files: it does nothing else meanwhile, and no copy follows.
+        whose engine is then a thread that reads files: it does nothing else meanwhile, and no copy follows. What
+        is waited for such an expert is the disk's, but for the time that its copy alone takes.
     pcie_share
         Share of a layer's misses that `hybrid` fetches, the last in routing order; `balanced` takes
         link / (link + CPU) rates.

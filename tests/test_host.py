@@ -230,4 +230,7 @@ def test_a_link_that_reads_files_does_one_thing_after_another():
     cold, _, warm = (int(ns) for ns in runs["link"].pass_ns)
     assert cold - warm == 2 * read, "the third pass finds the file in memory"
     assert int(runs["drive"].pass_ns[0]) == cold - copy, "the first copy is hidden behind the second read"
+    causes = runs["link"].pass_causes.T[[CAUSES.index("disk_wait"), CAUSES.index("pcie_wait")]]
+    assert causes[:, 0].tolist() == [MACHINE.link.copy_t0_ns + 2 * read, 2 * copy]
+    assert causes[0, 2] == 0, "nothing is read"
     assert runs["link"].link_bytes["disk"] == runs["drive"].link_bytes["disk"] == 4 * pages

@@ -40,7 +40,7 @@ class Batch:
 
     __slots__ = (
         "asked", "began", "deadline", "host_ns", "keys", "landed", "mb_per_s", "nbytes", "on_landed", "priority",
-        "solo_ns", "state", "submitted",
+        "read_ns", "solo_ns", "state", "submitted",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +70,8 @@ class Batch:
         self.submitted = -1
         self.began = -1
         """When the copy in service began."""
+        self.read_ns = 0
+        """What of the first copy's time is a read from the drive, which comes before it."""
 
 
 class CopyEngine:

@@ -148,7 +148,8 @@ class Transfers:
         """Queue a batch whose experts lie at `source`."""
         engine = self.h2d[self.card_of[batch.keys[0]]]
         if source == DISK and self.link_reads:
-            batch.solo_ns[0] += self.host.read_by_link(batch.keys[0])
+            batch.read_ns = self.host.read_by_link(batch.keys[0])
+            batch.solo_ns[0] += batch.read_ns
             engine.submit(batch)
         elif source == DISK:
             self.host.read(batch.keys[0], lambda: engine.submit(batch))
@@ -174,12 +175,18 @@ class Transfers:
         self.net.start(-(-2 * nbytes * 1000 // rate), rate, (DRAM_SERVER,), done)
 
     def wait(self, batch: Batch, at: int) -> Generator[Any, Any, tuple[int, int]]:
-        """Wait until copy `at` of a batch has landed; returns (ns waited for its disk read, for the link)."""
+        """Wait until copy `at` of a batch has landed; returns (ns waited for its disk read, for the link).
+
+        If the link reads the file, the link's part is the copy itself, and all before it is the drive's.
+        """
         began = self.env.now
         while batch.landed <= at:
             yield self.net.wake
         waited = self.env.now - began
-        disk_ns = min(max(batch.submitted - began, 0), waited)
+        if batch.read_ns:
+            disk_ns = max(0, waited - (batch.solo_ns[0] - batch.read_ns))
+        else:
+            disk_ns = min(max(batch.submitted - began, 0), waited)
         return disk_ns, waited - disk_ns
 
     def wait_cpu(self) -> Generator[Any, Any, tuple[int, int]]:
