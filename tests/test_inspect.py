@@ -11,6 +11,7 @@ import pytest
 
 from tests.trace_files import bigmoe_lines, write_lines
 from traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder, convert, describe, read_trace
+from traces.bundled import load
 from traces.inspect import lag_overlap
 
 
@@ -127,3 +128,12 @@ def test_recorded_traces(shared: Path) -> None:
     assert qwen["layers"][0]["overlap_lag_1"] < 0.15
     granite = describe(read_trace(shared / "traces/granite3/moe_expert_trace.json"))
     assert (granite["requests"], granite["tokens_emitted"], granite["routed"]) == (3, 195, 304 * 24 * 8)
+
+
+def test_a_note_is_one_line_however_it_is_stored() -> None:
+    trace = random_trace(1)
+    assert describe(trace)["notes"] == []
+    for stored in ("two prompts", ["two prompts"]):
+        trace.meta["notes"] = stored
+        assert describe(trace)["notes"] == ["two prompts"]
+    assert len(describe(load("tinymoe-code"))["notes"]) == 1

@@ -39,6 +39,7 @@ def describe(trace: RoutingTrace) -> dict[str, Any]:
     overlap = lag_overlap(trace)
     hottest, entropy = _skew(counts)
     k = np.diff(trace.row_offsets)
+    notes = trace.meta.get("notes", [])
     return {
         "model": g.label,
         "quant_family": g.quant_family,
@@ -46,7 +47,7 @@ def describe(trace: RoutingTrace) -> dict[str, Any]:
         "experts_per_layer": g.experts,
         "source_engine": trace.meta.get("source_engine"),
         "synthetic": trace.synthetic,
-        "notes": list(trace.meta.get("notes", [])),
+        "notes": [notes] if isinstance(notes, str) else list(notes),
         "requests": len(np.unique(trace.pass_request)),
         "passes": {p.name.lower(): int((trace.pass_phase == p).sum()) for p in Phase},
         "tokens_emitted": trace.n_tokens_emitted,

@@ -277,7 +277,7 @@ def record(
     return _trace(geometry, passes, seen, {
         "source_engine": f"transformers {transformers.__version__}, {type(model).__name__}",
         "sampling": f"temperature {temperature:g}, seed {seed}",
-        "notes": notes,
+        "notes": [notes] if notes else [],
     })  # fmt: skip
 
 
