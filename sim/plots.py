@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.aside import save_figure
 from sim.errors import SimError
 from sim.predictor import Study
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from sim.validate import Case
 
 AROUND = ((6, -3), (-3, 6), (-12, -3), (-3, -13), (6, 5))
@@ -77,7 +75,7 @@ def draw_break_even(study: Study, path: Path, title: str) -> None:
     colours.set_ticks([low, 1.0, high])
     figure.suptitle(f"{title}\nblack line: break-even; blue: prefetching pays")
     figure.supxlabel(legend, fontsize=8)
-    _save(figure, path, 130)
+    save_figure(figure, path, 130)
 
 
 def draw_validation(cases: Sequence[Case], path: Path) -> None:
@@ -114,15 +112,4 @@ def draw_validation(cases: Sequence[Case], path: Path) -> None:
     axes.set_xlabel("measured tokens/s")
     axes.set_ylabel("predicted tokens/s")
     axes.legend(frameon=False, fontsize="small")
-    _save(figure, path, 150)
-
-
-def _save(figure: Figure, path: Path, dpi: int) -> None:
-    """Write aside and rename; the suffix says the format."""
-    aside = path.with_name(f".{path.name}.part")
-    try:
-        figure.savefig(aside, dpi=dpi, format=path.suffix.lstrip(".") or "png")
-    except ValueError as error:
-        aside.unlink(missing_ok=True)
-        raise SimError(f"{path}: {error}") from None
-    os.replace(aside, path)
+    save_figure(figure, path, 150)

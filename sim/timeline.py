@@ -7,11 +7,12 @@ that no nanosecond is lost.
 from __future__ import annotations
 
 import json
-import os
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from sim.aside import aside
 from sim.channels.copy_engine import CLASSES, Batch
 from sim.channels.cpu import Segment
 from sim.channels.disk import Read
@@ -46,13 +47,14 @@ class Timeline:
         self.path = Path(path)
         self.geometry = geometry
         self.title = title
-        self._part = self.path.with_name(self.path.name + ".part")
+        self._files = ExitStack()
         self._stream: IO[str] | None = None
         self._tracks: dict[str, int] = {}
         self._lanes: dict[str, list[int]] = {}
 
     def __enter__(self) -> Timeline:
-        self._stream = self._part.open("w", encoding="utf-8")
+        part = self._files.enter_context(aside(self.path))
+        self._stream = part.open("w", encoding="utf-8")
         self._stream.write('{"displayTimeUnit":"ms","traceEvents":[\n')
         self._write(_meta("process_name", 0, self.title), first=True)
         return self
@@ -63,10 +65,7 @@ class Timeline:
         assert self._stream is not None
         self._stream.write("\n]}\n")
         self._stream.close()
-        if kind is None:
-            os.replace(self._part, self.path)
-        else:
-            self._part.unlink()
+        self._files.__exit__(kind, error, trace)
 
     def slice(self, track: str, name: str, start_ns: int, end_ns: int, **args: Any) -> None:
         """One slice on a track; empty ones are left out."""

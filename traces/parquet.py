@@ -57,6 +57,9 @@ def write_parquet(trace: RoutingTrace, path: str | os.PathLike[str]) -> None:
     import pyarrow.parquet as pq
 
     target = Path(path)
+    if target.is_dir() or not target.parent.is_dir():
+        found = "it is a folder" if target.is_dir() else f"there is no folder {target.parent}"
+        raise TraceError(f"cannot be written ({found})", path=target)
     aside = target.with_name(f".{target.name}.{os.getpid()}.part")
     header = {
         "format_version": FORMAT_VERSION,

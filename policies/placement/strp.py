@@ -87,9 +87,12 @@ def write_strp(path: str | Path, profile: StrpProfile) -> None:
     data = _HEAD.pack(MAGIC, VERSION, layers, experts, slots, len(ranked))
     data += struct.pack(f"<{len(pairs)}H", *pairs) + struct.pack(f"<{len(table)}i", *table)
     path = Path(path)
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(data)
-    part.replace(path)
+    part = path.parent / f"{path.name}.part"
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    except OSError as error:
+        raise PolicyError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def complete(ranked: Sequence[int], keys: int) -> list[int]:

@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from sim.cli import app
-from sim.cli.common import FormatOpt, ModelOpt, dump_json
+from sim.cli.common import FormatOpt, ModelOpt, dump_json, writable
 
 
 @app.command()
 def calibrate(
-    out: Annotated[Path, typer.Option(metavar="PROFILE.toml", help="Profile to write.")],
+    out: Annotated[Path, typer.Option(metavar="PROFILE.toml", callback=writable, help="Profile to write.")],
     trace: Annotated[
         str, typer.Option(help="Trace whose model's sizes are measured with; see --model.")
     ] = "bundled:tinymoe-prose",

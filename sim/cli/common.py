@@ -9,11 +9,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.aside import aside, check_output, check_picture
+
 if TYPE_CHECKING:
     from rich.table import Table
 
     from sim.pool import Capacity
     from traces import RoutingTrace
+
+
+def writable(path: Path | None) -> Path | None:
+    """Callback of what names a file to write: refused before the work if it cannot be."""
+    if path is not None and str(path) != "-":
+        check_output(path)
+    return path
+
+
+def picture(path: Path | None) -> Path | None:
+    """Callback of what names a picture to draw."""
+    if path is not None:
+        check_picture(path)
+    return path
+
 
 TraceArg = Annotated[str, typer.Argument(metavar="TRACE", help="Trace file of any known format, or bundled:NAME.")]
 FormatOpt = Annotated[str | None, typer.Option("--format", help="Trace format; sniffed by default.")]
@@ -24,7 +41,8 @@ ModelOpt = Annotated[
     ),
 ]
 JsonOpt = Annotated[
-    Path | None, typer.Option("--json", help="Also write the full result as JSON ('-': to stdout only).")
+    Path | None,
+    typer.Option("--json", callback=writable, help="Also write the full result as JSON ('-': to stdout only)."),
 ]
 SimulatorOpt = Annotated[
     str,
@@ -92,9 +110,8 @@ def write_json(path: Path, data: Any) -> None:
     if str(path) == "-":
         typer.echo(text, nl=False)
         return
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    with aside(path) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def percent(value: float | None, digits: int = 2) -> str:

@@ -17,6 +17,7 @@ from sim.cli.common import (
     TraceArg,
     open_trace,
     percent,
+    picture,
     show,
     table,
     warn,
@@ -45,7 +46,9 @@ def curve(
         str | None, typer.Option(help="all, prefill, decode or verify; decode by default if there is any.")
     ] = None,
     simulator: SimulatorOpt = "auto",
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the curves into this PNG, SVG or PDF.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(callback=picture, help="Draw the curves into this PNG, SVG or PDF.")
+    ] = None,
     model: ModelOpt = None,
     fmt: FormatOpt = None,
     json: JsonOpt = None,
@@ -119,6 +122,8 @@ def _draw(path: Path, curves: dict[str, list[Point]], phase: str, whole: int, ti
         from sim.errors import SimError
 
         raise SimError("plots need matplotlib: pip install 'expert-residency[plot]'") from None
+    from sim.aside import save_figure
+
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     axes: Any = figure.add_subplot()
     named = 6
@@ -140,9 +145,4 @@ def _draw(path: Path, curves: dict[str, list[Point]], phase: str, whole: int, ti
     axes.set_ylim(top=100)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8, loc="lower right", title="others in grey" if len(curves) > named + 5 else None)
-    try:
-        figure.savefig(path, dpi=130)
-    except ValueError as error:
-        from sim.errors import SimError
-
-        raise SimError(f"{path}: {error}") from None
+    save_figure(figure, path, 130)

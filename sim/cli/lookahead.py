@@ -19,6 +19,7 @@ from sim.cli.common import (
     show,
     table,
     warn,
+    writable,
     write_json,
 )
 
@@ -80,7 +81,10 @@ def placement(
     trace: TraceArg,
     slots: Annotated[int, typer.Option(min=1, help="Room in whole experts.")],
     out: Annotated[
-        Path, typer.Option(help="STRP profile to write, for --expert-profile or placement strp:file=.")
+        Path,
+        typer.Option(
+            callback=writable, help="STRP profile to write, for --expert-profile or placement strp:file=."
+        ),
     ],
     first: Annotated[int, typer.Option(min=0, help="First token of the range (prompts do not count).")] = 0,
     tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of the range; to the end by default.")] = None,

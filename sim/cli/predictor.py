@@ -20,6 +20,7 @@ from sim.cli.common import (
     number,
     open_trace,
     parse_capacity,
+    picture,
     show,
     table,
     warn,
@@ -57,7 +58,7 @@ def predictor(
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; as many as cores by default.")] = None,
     fmt: FormatOpt = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the break-even line into a picture (extra: plot).")
+        Path | None, typer.Option(callback=picture, help="Draw the break-even line into a picture (extra: plot).")
     ] = None,
     json: JsonOpt = None,
 ) -> None:

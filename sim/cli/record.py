@@ -8,13 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from sim.cli import app
+from sim.cli.common import writable
 
 
 @app.command()
 def record(
     model: Annotated[str, typer.Option(help="A mixture-of-experts causal language model: hub name or folder.")],
     prompt_file: Annotated[list[Path], typer.Option(help="UTF-8 text of one request; repeat for more.")],
-    out: Annotated[Path, typer.Option(metavar="TRACE.parquet", help="File to write.")],
+    out: Annotated[Path, typer.Option(metavar="TRACE.parquet", callback=writable, help="File to write.")],
     decode_tokens: Annotated[int, typer.Option(min=0, help="Decode passes of each request.")] = 512,
     prefill_chunk: Annotated[
         int, typer.Option(min=0, help="Tokens of one prefill pass; 0: the whole prompt.")

@@ -8,9 +8,12 @@ from typing import Annotated
 import typer
 
 from sim.cli import app
+from sim.cli.common import writable
 
 FolderArg = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a sweep, finished or not.")]
-OutOpt = Annotated[Path, typer.Option("--out", help="HTML file; it needs no network and no other file.")]
+OutOpt = Annotated[
+    Path, typer.Option("--out", callback=writable, help="HTML file; it needs no network and no other file.")
+]
 PlotsOpt = Annotated[
     Path | None, typer.Option("--plots", metavar="DIR", help="Also write the charts as PNG and SVG.")
 ]

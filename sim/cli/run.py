@@ -20,6 +20,7 @@ from sim.cli.common import (
     show,
     table,
     warn,
+    writable,
     write_json,
 )
 
@@ -88,7 +89,9 @@ def run(
         ),
     ] = False,
     simulator: SimulatorOpt = "auto",
-    timeline: Annotated[Path | None, typer.Option(help="Write a Chrome trace that opens in Perfetto.")] = None,
+    timeline: Annotated[
+        Path | None, typer.Option(callback=writable, help="Write a Chrome trace that opens in Perfetto.")
+    ] = None,
     json: JsonOpt = None,
 ) -> None:
     """Simulate one run in time: tokens per second, where the time goes, from where experts were served."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sim.cli import app
-from sim.cli.common import FormatOpt, JsonOpt, number, open_trace, percent, show, table, warn, write_json
+from sim.cli.common import FormatOpt, JsonOpt, number, open_trace, percent, picture, show, table, warn, write_json
 
 if TYPE_CHECKING:
     from sim.split.study import Answer, Study
@@ -90,7 +90,7 @@ def split(
         typer.Option("--layers", help="Layers of each card for these rules, as 24,24; equal by default."),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Figure: tokens/s against layers on the first card.")
+        Path | None, typer.Option(callback=picture, help="Figure: tokens/s against layers on the first card.")
     ] = None,
     json: JsonOpt = None,
 ) -> None:

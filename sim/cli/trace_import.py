@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from sim.cli import app
-from sim.cli.common import FormatOpt, ModelOpt
+from sim.cli.common import FormatOpt, ModelOpt, writable
 
 
 @app.command("import")
 def import_trace(
     source: Annotated[str, typer.Argument(metavar="SRC", help="Trace file, gzipped or not.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT.parquet", help="File to write.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT.parquet", callback=writable, help="File to write.")],
     fmt: FormatOpt = None,
     model: ModelOpt = None,
 ) -> None:

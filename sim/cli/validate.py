@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sim.cli import app
-from sim.cli.common import JsonOpt, number, percent, show, table, write_json
+from sim.cli.common import JsonOpt, number, percent, picture, show, table, write_json
 
 if TYPE_CHECKING:
     from sim.validate import Bounds, Case, Summary
@@ -36,7 +36,9 @@ def validate(
         list[Path] | None, typer.Option(metavar="FILE", help="More published runs, columns as in strata.csv.")
     ] = None,
     json: JsonOpt = None,
-    plot: Annotated[Path | None, typer.Option(help="Write a scatter plot of predicted against measured.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(callback=picture, help="Write a scatter plot of predicted against measured.")
+    ] = None,
     check: Annotated[bool, typer.Option(help="Exit with 1 if a group is past its declared limit.")] = False,
     every: Annotated[bool, typer.Option("--cases/--no-cases", help="Print each case too.")] = True,
 ) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import html
 import json
-import os
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sim.aside import aside
 from sim.errors import SimError
 from sim.report.charts import BARS, figures
 from sim.report.data import (
@@ -39,12 +39,8 @@ def write_report(folder: str | Path, out: str | Path) -> Path:
     folder, out = Path(folder), Path(out)
     name = read_plan(folder).name if (folder / PLAN).is_file() else ""
     text = render(read_dataset(folder), name or folder.name)
-    part = out.with_name(out.name + ".part")
-    try:
+    with aside(out) as part:
         part.write_text(text, encoding="utf-8")
-        os.replace(part, out)
-    except OSError as error:
-        raise SimError(f"{out}: cannot be written ({error.strerror})") from None
     return out
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
+from sim.aside import aside
 from sim.errors import SimError
 from sim.report.charts import Figure, figures, library
 from sim.report.data import report_rows
@@ -35,9 +35,8 @@ def write_plots(folder: str | Path, out: str | Path) -> list[Path]:
             chart = _whole(figure, rows)
             for kind in ("png", "svg"):
                 path = out / f"{figure.key}.{kind}"
-                part = out / f"{figure.key}.part.{kind}"
-                chart.save(part, **({"scale_factor": SCALE} if kind == "png" else {}))
-                os.replace(part, path)
+                with aside(path) as part:
+                    chart.save(part, format=kind, **({"scale_factor": SCALE} if kind == "png" else {}))
                 written.append(path)
     except OSError as error:
         raise SimError(f"{out}: cannot be written ({error.strerror})") from None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hwmodels.units import GB
+from sim.aside import save_figure
 from sim.errors import SimError
 from sim.split.compare import fill_seconds
 from sim.split.placement import Placement
@@ -144,4 +145,4 @@ def plot(path: Path, points: Sequence[tuple[int, Placement | None]], title: str)
     )
     axis.legend(loc="lower center")
     axis.grid(alpha=0.3)
-    figure.savefig(path, dpi=110, metadata={"Software": None} if path.suffix == ".png" else None)
+    save_figure(figure, path, 110, metadata={"Software": None} if path.suffix == ".png" else None)
