@@ -4,9 +4,9 @@ Keys are integers, `layer_index * experts + expert`. A policy is a small frozen 
 parameters; `start` makes its **state**, and the other methods are static functions of that state. State is
 any object. Policies that want to run compiled keep it in a `NamedTuple` of sequences made by the given
 allocator (Python lists under the SimPy engine, numpy arrays in the kernel) and use only scalar indexing,
-integer and float arithmetic, loops and the helpers of `policies.structures` and `policies.heaps`: the same
-source then serves both engines, and the class says `compiled = True`. Everything else runs under the SimPy
-engine as it is.
+integer and float arithmetic, loops and the helpers of `policies.structures`, `policies.heaps` and
+`policies.tally`: the same source then serves both engines, and the class says `compiled = True`. Everything else
+runs under the SimPy engine as it is.
 
 An event goes through the seam in this order:
 

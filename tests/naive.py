@@ -66,13 +66,26 @@ class NaiveLfru(Scan):
 
         uses = state.uses[key]
         last = uses[-1][0] if uses else 0
-        return Fraction(len(uses), state.event.number - last + 1)
+        return Fraction(len(uses), (state.event.number if state.event else 0) - last + 1)
 
 
 class NaiveLfu(Scan):
     @staticmethod
     def score(state, key):
         return (len(state.uses[key]), state.look_ups[key][-1] if state.uses[key] else 0)
+
+
+class NaiveInCacheLfu(Scan):
+    @staticmethod
+    def insert(state, key):
+        Scan.insert(state, key)
+        state.came[key] = (state.clock, len(state.uses[key]))
+        state.clock += 1
+
+    @staticmethod
+    def score(state, key):
+        came, before = state.came[key]
+        return (len(state.uses[key]) - before, came)
 
 
 class NaiveLruK(Scan):
@@ -97,7 +110,7 @@ class NaiveHyperbolic(Scan):
         from fractions import Fraction
 
         came, before = state.came[key]
-        return Fraction(1 + len(state.uses[key]) - before, state.event.number - came + 1)
+        return Fraction(1 + len(state.uses[key]) - before, (state.event.number if state.event else 0) - came + 1)
 
 
 class NaiveMoeInfinity(Scan):

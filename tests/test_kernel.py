@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
-from policies import available, create, heaps
+from policies import available, create, tally
 from policies.eviction.fifo import Fifo
 from policies.eviction.lfu import Lfu
 from policies.eviction.lru import Lru
@@ -156,12 +156,12 @@ class FifoAgain(Fifo):
     name = "fifo-again"
 
 
-def newer_first(s, score, stamp, key, at):
-    if score != s.scores[at]:
-        return score < s.scores[at]
-    if stamp != s.stamps[at]:
-        return stamp > s.stamps[at]
-    return key < s.items[at]
+def newest_free(s, which, guard, tick):
+    end = len(s.home) + which
+    node = s.prev[end]
+    while node != end and guard[node] >= tick:
+        node = s.prev[node]
+    return node if node != end else -1
 
 
 def last_miss_first():
@@ -181,7 +181,7 @@ def last_miss_first():
 @pytest.mark.parametrize(
     ("plain", "again", "owner", "attribute", "mutated"),
     [
-        ("lfu", LfuAgain(), heaps, "_less", newer_first),
+        ("lfu", LfuAgain(), tally, "first_free", newest_free),
         ("fifo", FifoAgain(), loop, "replay_steps", last_miss_first()),
     ],
     ids=["lfu: ties to the newer", "loop: last miss first"],

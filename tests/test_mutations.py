@@ -26,10 +26,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from policies import create, heaps, structures
+from policies import create, heaps, structures, tally
 from policies.admission import strata_adaptive
 from policies.admission.always import Always
-from policies.eviction import arc, belady, clock, lfru, lfu, lru, s3fifo, sieve
+from policies.eviction import arc, belady, clock, lfru, lfu, lru, lruk, s3fifo, sieve
 from policies.eviction import min as minimum
 from policies.protocol import EvictionPolicy
 from sim.pool import CachePool, make_future
@@ -42,8 +42,9 @@ from sim.testing.eviction import (
     check_refuses_to_guess,
     check_same_twice,
 )
+from sim.testing.watched import WatchedPool, visited_pool
 from tests import test_admission, test_libcachesim_counts
-from tests.naive import NaiveLfru, NaiveLfu
+from tests.naive import NaiveInCacheLfu, NaiveLfru, NaiveLfu
 from tests.test_conformance import NINE, hits, one_layer, test_nine_events
 
 random_eviction = importlib.import_module("policies.eviction.random")
@@ -78,15 +79,19 @@ def row_order() -> None:
     assert result.hits.tolist() == [0, 0, 0, 0, 1, 0]
 
 
-def definition(spec: str, naive: EvictionPolicy) -> Callable[[], None]:
-    """The scan over every resident of `tests/naive.py`, on one seeded trace."""
+def definition(spec: str, naive: EvictionPolicy, *, visited: bool = False) -> Callable[[], None]:
+    """The scan over every resident of `tests/naive.py`, on one seeded trace; `visited`: others come, too."""
 
     def check() -> None:
         trace = random_trace(3)
         for divisor in (2, 4):
             capacity = Capacity(total_bytes=trace.geometry.all_expert_bytes // divisor)
-            fast, _ = replay_watched(trace, create("eviction", spec), Always(), capacity)
-            slow, _ = replay_watched(trace, naive, Always(), capacity)
+            fast, slow = (
+                replay_watched(
+                    trace, policy, Always(), capacity, pool_type=visited_pool(1) if visited else WatchedPool
+                )[0]
+                for policy in (create("eviction", spec), naive)
+            )
             assert fast == slow
 
     return check
@@ -165,7 +170,8 @@ def counts(policy: str) -> Callable[[], None]:
 
 MUTATIONS = {
     "lru: list search ignores the guard": (lru, "first_free", unguarded_list, laws("lru")),
-    "lfu: heap search ignores the guard": (lfu, "heap_first_free", unguarded_heap, laws("lfu")),
+    "lfu: list search ignores the guard": (tally, "first_free", unguarded_list, laws("lfu")),
+    "lru-k: heap search ignores the guard": (lruk, "heap_first_free", unguarded_heap, laws("lru-k")),
     "clock: hand ignores the guard": (
         clock.Clock, "victim", staticmethod(lambda s, scope, i, g, t: structures.front(s.ring, scope)),
         laws("clock"),
@@ -180,7 +186,13 @@ MUTATIONS = {
     "lfru: ties to the higher key": (
         lfru, "push_by_stamp", lfru_ties_to_the_higher_key, definition("lfru", NaiveLfru())
     ),
-    "lfu: ties to the newer": (heaps, "_less", newer_first, definition("lfu", NaiveLfu())),
+    "lfu: ties to the newer": (tally, "first_free", newest, definition("lfu", NaiveLfu())),
+    "lfu: who waits leaves first": (
+        tally, "_before", lambda s, key, other: True, definition("lfu", NaiveLfu(), visited=True)
+    ),
+    "in-cache lfu: ties to the newer": (
+        heaps, "_less", newer_first, definition("lfu:counts=in-cache", NaiveInCacheLfu())
+    ),
     "belady: nearest use leaves": (
         belady.Belady, "victim", staticmethod(belady_nearest), optimum("belady", bypass=False)
     ),
@@ -258,8 +270,8 @@ def test_a_policy_that_remembers_an_earlier_run_is_caught():
 
         def start(self, pool, alloc, future):
             state = super().start(pool, alloc, future)
-            score = kept.setdefault(pool.keys, state.order.score)
-            return state._replace(order=state.order._replace(score=score))
+            score = kept.setdefault(pool.keys, state.order.waiting.score)
+            return state._replace(order=state.order._replace(waiting=state.order.waiting._replace(score=score)))
 
     with pytest.raises(AssertionError, match="two runs differ"):
         check_same_twice(Remembering())

@@ -10,12 +10,15 @@ from policies.admission.always import Always
 from sim.pool import Capacity
 from sim.testing import replay_watched
 from sim.testing.strategies import capacities, geometries, traces
+from sim.testing.watched import visited_pool
 from tests import naive
 
 PAIRS = {
     "lfru": naive.NaiveLfru(),
     "lfu": naive.NaiveLfu(),
+    "lfu:counts=in-cache": naive.NaiveInCacheLfu(),
     "lru-k": naive.NaiveLruK({"k": 2}),
+    "lru-k:k=1": naive.NaiveLruK({"k": 1}),
     "lru-k:k=3": naive.NaiveLruK({"k": 3}),
     "lfu:counts=decayed,half_life_tokens=3": naive.NaiveDecayedLfu({"half_life": 3.0}),
     "hyperbolic": naive.NaiveHyperbolic(),
@@ -32,6 +35,18 @@ def test_policies_equal_their_definitions(data):
     for spec, definition in PAIRS.items():
         fast, _ = replay_watched(trace, create("eviction", spec), Always(), capacity)
         slow, _ = replay_watched(trace, definition, Always(), capacity)
+        assert fast == slow, spec
+
+
+@given(data=st.data())
+def test_policies_equal_their_definitions_whoever_comes_unasked(data):
+    """Prefetched and dropped experts; LFU keeps those apart until they are used."""
+    trace = data.draw(traces(geometries(uniform=True)))
+    capacity = data.draw(capacities(trace.geometry))
+    seed = data.draw(st.integers(0, 1000))
+    for spec in ("lfu", "lfu:counts=in-cache", "lfru", "lru-k"):
+        fast, _ = replay_watched(trace, create("eviction", spec), Always(), capacity, pool_type=visited_pool(seed))
+        slow, _ = replay_watched(trace, PAIRS[spec], Always(), capacity, pool_type=visited_pool(seed))
         assert fast == slow, spec
 
 

@@ -16,14 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.heaps import (
-    Heap,
-    heap,
-    heap_first_free,
-    heap_fix,
-    heap_push,
-    heap_remove,
-)
 from policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, Pool
 from policies.structures import (
     MODULUS,
@@ -37,6 +29,7 @@ from policies.structures import (
     seeded,
     unlink,
 )
+from policies.tally import Tally, tally, tally_add, tally_first_free, tally_remove, tally_used, tally_wait
 
 LRU, LFU, BOTH = 1, 2, 0
 
@@ -45,13 +38,14 @@ class LecarState(NamedTuple):
     """Three lists a scope: 3 * scope residents by recency, + LRU and + LFU the victims of each rule."""
 
     order: Links
-    counts: Heap
+    counts: Tally
     weight: Floats
     """(scopes,) of the LRU rule; the LFU rule has the rest."""
     discount: Floats
     left: Ints
     """(keys,) look-up at which a key left."""
     clock: Ints
+    """[last look-up, last one before the event]."""
     chosen: Ints
     """(scopes,) rule that named the last victim."""
     drawn: Ints
@@ -79,11 +73,11 @@ class Lecar(EvictionPolicy):
             discount[scope] = self.discount_base ** (1.0 / pool.slots[scope])
         return LecarState(
             links(alloc, pool.keys, 3 * pool.scopes),
-            heap(alloc, pool),
+            tally(alloc, pool),
             alloc.floats(pool.scopes, 0.5),
             discount,
             alloc.ints(pool.keys),
-            alloc.ints(1),
+            alloc.ints(2),
             alloc.ints(pool.scopes),
             seeded(alloc, self.seed),
             self.learning_rate,
@@ -94,17 +88,19 @@ class Lecar(EvictionPolicy):
     @staticmethod
     def learn(state: LecarState, event: Event) -> None:
         """Recency and counts of residents; regret for those that were sent away."""
+        state.clock[1] = state.clock[0]
+        counts = state.counts.waiting
         for key in event.keys:
             state.clock[0] += 1
-            state.counts.stamp[key] = state.clock[0]
+            counts.stamp[key] = state.clock[0]
             home = state.order.home[key]
             if home < 0:
                 continue
             scope, rule = home // 3, home % 3
             if rule == BOTH:
                 move_to_back(state.order, key)
-                state.counts.score[key] += 1.0
-                heap_fix(state.counts, scope, key)
+                counts.score[key] += 1.0
+                tally_used(state.counts, scope, key)
                 continue
             regret = state.discount[scope] ** (state.clock[0] - state.left[key])
             grown = math.exp(state.rate * regret)
@@ -118,21 +114,24 @@ class Lecar(EvictionPolicy):
     @staticmethod
     def insert(state: LecarState, key: int) -> None:
         """Newest; a remembered key keeps its count."""
-        scope = state.scope_of[key]
+        scope, counts = state.scope_of[key], state.counts.waiting
         if state.order.home[key] >= 0:
             unlink(state.order, key)
-            state.counts.score[key] += 1.0
+            counts.score[key] += 1.0
         else:
-            state.counts.score[key] = 1.0
+            counts.score[key] = 1.0
         push_back(state.order, 3 * scope, key)
-        heap_push(state.counts, scope, key)
+        if counts.stamp[key] > state.clock[1]:
+            tally_add(state.counts, scope, key)
+        else:
+            tally_wait(state.counts, scope, key)
 
     @staticmethod
     def remove(state: LecarState, key: int) -> None:
         """Remembered under the rule that named it."""
         scope = state.scope_of[key]
         unlink(state.order, key)
-        heap_remove(state.counts, scope, key)
+        tally_remove(state.counts, scope, key)
         rule = state.chosen[scope]
         state.chosen[scope] = BOTH
         if rule != BOTH:
@@ -144,7 +143,7 @@ class Lecar(EvictionPolicy):
     def victim(state: LecarState, scope: int, incoming: int, guard: Sequence[int], tick: int) -> int:
         """The drawn rule's choice."""
         oldest = first_free(state.order, 3 * scope, guard, tick)
-        rarest = heap_first_free(state.counts, scope, guard, tick)
+        rarest = tally_first_free(state.counts, scope, guard, tick)
         by_recency = draw(state.drawn) < state.weight[scope] * MODULUS
         if oldest == rarest:
             state.chosen[scope] = BOTH

@@ -16,25 +16,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-from policies.heaps import (
-    Heap,
-    decayed_growth,
-    decayed_step,
-    heap,
-    heap_first_free,
-    heap_fix,
-    heap_push,
-    heap_remove,
-)
+from policies.heaps import decayed_growth, decayed_step, heap_fix
 from policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, Pool
+from policies.tally import Tally, tally, tally_add, tally_first_free, tally_remove, tally_used, tally_wait
 
 
 class LfuState(NamedTuple):
-    """A heap a scope; scores are counts and are kept for non-residents too."""
+    """Counts are kept for non-residents too. Other counts than perfect use the heap alone."""
 
-    order: Heap
+    order: Tally
     clock: Ints
-    """[last stamp, last pass]."""
+    """[last stamp, last pass, last stamp before the event]."""
+    perfect: int
     increment: Floats
     growth: float
     """Factor of the increment from pass to pass; 1 without decay."""
@@ -59,8 +52,9 @@ class Lfu(EvictionPolicy):
         """All counts 0."""
         growth = decayed_growth(self.half_life_tokens, self.name) if self.counts == "decayed" else 1.0
         return LfuState(
-            heap(alloc, pool),
-            alloc.ints(2),
+            tally(alloc, pool),
+            alloc.ints(3),
+            int(self.counts == "perfect"),
             alloc.floats(1, 1.0),
             growth,
             int(self.counts == "in-cache"),
@@ -70,36 +64,44 @@ class Lfu(EvictionPolicy):
     @staticmethod
     def learn(state: LfuState, event: Event) -> None:
         """Count each member; in-cache counts only residents."""
-        order = state.order
+        order = state.order.waiting
+        state.clock[2] = state.clock[0]
         if state.growth != 1.0:
             decayed_step(order, state.increment, state.growth, event.pass_index - state.clock[1])
             state.clock[1] = event.pass_index
         for key in event.keys:
-            resident = order.place[key] >= 0
+            waits = order.place[key] >= 0
             if state.in_cache == 0:
                 state.clock[0] += 1
                 order.stamp[key] = state.clock[0]
                 order.score[key] += state.increment[0]
-            elif resident:
+            elif waits:
                 order.score[key] += 1.0
-            if resident:
-                heap_fix(order, state.scope_of[key], key)
+            if state.perfect == 0:
+                if waits:
+                    heap_fix(order, state.scope_of[key], key)
+            elif waits or state.order.members.home[key] >= 0:
+                tally_used(state.order, state.scope_of[key], key)
 
     @staticmethod
     def insert(state: LfuState, key: int) -> None:
         """In-cache counts start at 1 with the insertion's stamp."""
+        order = state.order.waiting
         if state.in_cache == 1:
             state.clock[0] += 1
-            state.order.stamp[key] = state.clock[0]
-            state.order.score[key] = 1.0
-        heap_push(state.order, state.scope_of[key], key)
+            order.stamp[key] = state.clock[0]
+            order.score[key] = 1.0
+        if state.perfect == 1 and order.stamp[key] > state.clock[2]:
+            tally_add(state.order, state.scope_of[key], key)
+        else:
+            tally_wait(state.order, state.scope_of[key], key)
 
     @staticmethod
     def remove(state: LfuState, key: int) -> None:
-        """Leave the heap; other counts than in-cache stay."""
-        heap_remove(state.order, state.scope_of[key], key)
+        """Leave; other counts than in-cache stay."""
+        tally_remove(state.order, state.scope_of[key], key)
 
     @staticmethod
     def victim(state: LfuState, scope: int, incoming: int, guard: Sequence[int], tick: int) -> int:
         """Least count, then older stamp, then lower key."""
-        return heap_first_free(state.order, scope, guard, tick)
+        return tally_first_free(state.order, scope, guard, tick)

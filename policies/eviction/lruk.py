@@ -29,10 +29,12 @@ class LruKState(NamedTuple):
 
     order: Heap
     history: Ints
-    """(keys * k,) ring of the last K stamps of each key."""
-    uses: Ints
+    """(keys * (k - 1),) ring of the stamps before the last one, of each key; 0 for none."""
+    oldest: Ints
+    """(keys,) place of the oldest in the ring."""
     clock: Ints
-    k: int
+    earlier: int
+    """k - 1."""
     scope_of: Ints
 
 
@@ -52,25 +54,28 @@ class LruK(EvictionPolicy):
             raise PolicyError(f"policy lru-k: k is {self.k}, expected at least 1")
         return LruKState(
             heap(alloc, pool),
-            alloc.ints(pool.keys * self.k),
-            alloc.ints(pool.keys),
+            alloc.ints(pool.keys * (self.k - 1)),
+            alloc.ints(pool.keys, most=self.k),
             alloc.ints(1),
-            self.k,
+            self.k - 1,
             pool.scope_of,
         )
 
     @staticmethod
     def learn(state: LruKState, event: Event) -> None:
-        """Push the stamp; the slot that comes next in the ring then holds the K-th last."""
+        """The oldest stamp in the ring is now the K-th last, and gives its place to this one."""
+        order = state.order
         for key in event.keys:
             state.clock[0] += 1
-            state.history[key * state.k + state.uses[key] % state.k] = state.clock[0]
-            state.uses[key] += 1
-            if state.uses[key] >= state.k:
-                state.order.score[key] = float(state.history[key * state.k + state.uses[key] % state.k])
-            state.order.stamp[key] = state.clock[0]
-            if state.order.place[key] >= 0:
-                heap_fix(state.order, state.scope_of[key], key)
+            order.score[key] = float(state.clock[0])
+            if state.earlier > 0:
+                at = key * state.earlier + state.oldest[key]
+                order.score[key] = float(state.history[at])
+                state.history[at] = state.clock[0]
+                state.oldest[key] = state.oldest[key] + 1 if state.oldest[key] + 1 < state.earlier else 0
+            order.stamp[key] = state.clock[0]
+            if order.place[key] >= 0:
+                heap_fix(order, state.scope_of[key], key)
 
     @staticmethod
     def insert(state: LruKState, key: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 from collections.abc import Callable
 
 import numpy as np
@@ -16,8 +15,7 @@ from sim.pool import Capacity, make_pool
 from sim.testing.cases import capacities, random_trace
 from sim.testing.compiled import ArrayPool
 from sim.testing.strict import StrictPool
-from sim.testing.watched import WatchedPool, replay_watched
-from traces import RoutingTrace
+from sim.testing.watched import WatchedPool, replay_watched, visited_pool
 
 SEEDS = range(3)
 
@@ -49,21 +47,7 @@ def check_foreign_arrivals(policy: EvictionPolicy) -> None:
     for seed in SEEDS:
         trace = random_trace(seed)
         for capacity in capacities(trace.geometry):
-            _with_arrivals(policy, trace, capacity, random.Random(seed))
-
-
-def _with_arrivals(policy: EvictionPolicy, trace: RoutingTrace, capacity: Capacity, rng: random.Random) -> None:
-    class Visited(WatchedPool):
-        def lookup(self, index: int, keys: list[int]) -> list[int]:
-            self._wanted = []
-            for key in rng.sample(range(self.pool.keys), 3):
-                if self.resident[key]:
-                    self.drop(key)
-                else:
-                    self.admit(key, index, forced=False)
-            return super().lookup(index, keys)
-
-    replay_watched(trace, policy, Always(), capacity, pool_type=Visited)
+            replay_watched(trace, policy, Always(), capacity, pool_type=visited_pool(seed))
 
 
 def check_same_twice(policy: EvictionPolicy) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,6 +83,23 @@ class WatchedPool(CachePool):
         assert used == self.used, f"bytes used are {self.used}, but residents have {used}"
         for scope, (nbytes, room) in enumerate(zip(used, self.pool.capacity, strict=True)):
             assert self.overflow or nbytes <= room, f"scope {scope} holds {nbytes} bytes in {room}"
+
+
+def visited_pool(seed: int) -> type[WatchedPool]:
+    """A watched cache in which before each event up to three experts that nobody wanted come or go."""
+    rng = random.Random(seed)
+
+    class VisitedPool(WatchedPool):
+        def lookup(self, index: int, keys: list[int]) -> list[int]:
+            self._wanted = []
+            for key in rng.sample(range(self.pool.keys), min(3, self.pool.keys)):
+                if self.resident[key]:
+                    self.drop(key)
+                else:
+                    self.admit(key, index, forced=False)
+            return super().lookup(index, keys)
+
+    return VisitedPool
 
 
 def replay_watched(
