@@ -8,8 +8,9 @@ Group x4 runs the same routing with experts and dense parts of four times the by
 without a card. An arm's run is the first 160 decode passes of a trace, of which 32 warm the cache (without a card
 as `CARDLESS` says, and a figure is that of the machine left to itself, `Outcome.usual_tok_s`). With `--trace`
 the runs are of that trace, whose part that was run is written beside the tables.
-Every round takes each measurement of the calibration and then runs each arm: both meet the same states of the
-machine.
+With a card a round takes each measurement of the calibration and then runs each arm, so that both meet the same
+states of the machine. Without one, where these change within seconds, measurements and single arms take turns,
+until each arm was run `--rounds` times; first with a warm page cache, then with a cold one.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from hwmodels.calibrate import calibrate
 from hwmodels.calibrate.cardless import USUAL
 from hwmodels.calibrate.run import cpu_name, default_workers
 from hwmodels.live.card import LiveSizes, has_card, require_card
-from hwmodels.live.cardless import CardlessEngine
+from hwmodels.live.cardless import CardlessEngine, State
 from hwmodels.live.engine import CardEngine, HostExperts
 from hwmodels.live.steps import Measured
-from sim.live.arms import Arm, Outcome, decode_window, run_round, scaled, to_rows, write_rows
+from sim.live.arms import Arm, Outcome, decode_window, run_in_turn, scaled, to_rows, write_rows
 from sim.live.schedule import Schedule, make_schedule, sizes_of
 from traces import ModelGeometry, RoutingTrace, read_trace, write_parquet
 from traces.bundled import load
@@ -102,7 +103,7 @@ def main() -> None:
 
 
 def run_group(args: argparse.Namespace, group: str, end: float, *, full: bool) -> None:
-    """Calibrate, with a round of all arms after each round of measurements; write the files of a group."""
+    """Calibrate, with arms between the rounds of measurements; write the files of a group."""
     start = time.monotonic()
     cardless = group == "cardless" or not has_card()
     whole = {args.trace.stem: read_trace(args.trace)} if args.trace else {name: load(name) for name in BUNDLED}
@@ -140,11 +141,22 @@ def run_group(args: argparse.Namespace, group: str, end: float, *, full: bool) -
         else:
             run = card_runner(sizes, args.folder, workers, max(one.schedule.slots for one in outcomes), hosts)
 
-        def between() -> None:
-            run_round(outcomes, run, seed=len(outcomes[-1].rounds), deadline=lambda: time.monotonic() > end)
-            print(f"{label}: {time.monotonic() - start:.0f} s", flush=True)
+        states: list[State] = ["warm", "cold"]
+        groups = (
+            {s: [one for one in outcomes if one.arm.start == s] for s in states}
+            if cardless
+            else {"warm": outcomes}
+        )
+        turns = {state: run_in_turn(group, run) for state, group in groups.items()}
 
-        made = calibrate(sizes, args.folder, name=label, rounds=args.rounds, cardless=cardless, between=between)
+        def between(state: State) -> None:
+            for _ in range(1 if cardless else len(outcomes)):
+                if time.monotonic() <= end:
+                    next(turns[state])
+            print(f"{label}, {state}: {time.monotonic() - start:.0f} s", flush=True)
+
+        rounds = args.rounds * (max(map(len, groups.values())) if cardless else 1)
+        made = calibrate(sizes, args.folder, name=label, rounds=rounds, cardless=cardless, between=between)
     (args.out / f"{label}.toml").write_text(made.profile_toml)
     (args.out / f"{label}.engine.toml").write_text(made.engine_toml)
     (args.out / f"{label}.readings.json").write_text(json.dumps(made.readings.table(), indent=0))

@@ -16,7 +16,7 @@ from hwmodels.errors import HardwareError
 from hwmodels.live.experts import ExpertShape, random_weights
 from hwmodels.live.steps import Measured
 from sim.errors import SimError
-from sim.live.arms import COLUMNS, Arm, Outcome, decode_window, run_round, to_rows, write_rows
+from sim.live.arms import COLUMNS, Arm, Outcome, decode_window, run_in_turn, to_rows, write_rows
 from sim.live.schedule import LiveChoices, Schedule, make_schedule, sizes_of
 from sim.pool import Capacity
 from sim.replay import replay
@@ -179,8 +179,9 @@ def test_arms_are_interleaved_and_make_a_table(trace: RoutingTrace, tmp_path: Pa
         return measured
 
     outcomes = [Outcome(arm, make_schedule(trace, arm.choices), []) for arm in arms]
-    for seed in range(3):
-        run_round(outcomes, run, seed=seed)
+    turns = run_in_turn(outcomes, run)
+    for _ in range(9):
+        next(turns)
     assert [sorted(order[i : i + 3]) for i in (0, 3, 6)] == [[16, 24, 32]] * 3
     assert order[:3] != order[3:6] or order[:3] != order[6:]
     write_rows(to_rows(outcomes, {"gpu": "none"}, trace, 2), tmp_path / "runs.csv")
@@ -189,9 +190,7 @@ def test_arms_are_interleaved_and_make_a_table(trace: RoutingTrace, tmp_path: Pa
     assert list(rows[0]) == list(COLUMNS)
     assert [float(row["tok_s"]) for row in rows] == pytest.approx([62.5, 1000 / 24, 31.25], rel=1e-3)
     assert rows[0]["rounds"] == "3"
-    cut = [Outcome(arm, outcomes[0].schedule, []) for arm in arms]
-    run_round(cut, run, deadline=lambda: True)
-    assert to_rows(cut, {}, trace, 2) == []
+    assert to_rows([Outcome(arm, outcomes[0].schedule, []) for arm in arms], {}, trace, 2) == []
 
 
 @pytest.mark.parametrize("landed", [True, False])

@@ -1,8 +1,8 @@
 """Calibrate, predict, run, compare: the whole loop on this machine, without a card, held to the targets.
 
-Prediction and measurement are both taken here and now, round by round in turn, so no speed of any machine is
-asserted. Where the two halves of the rounds do not agree on the arms themselves, the machine was disturbed, and
-nothing is held against the prediction.
+Prediction and measurement are both taken here and now, in turn, so no speed of any machine is asserted. Where the
+two halves of the rounds do not agree on the arms, or on their prediction, the machine was disturbed, and nothing
+is held against the model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hwmodels.live.steps import Measured
-from sim.live.arms import Arm, Outcome, decode_window, run_round
+from sim.live.arms import Arm, Outcome, decode_window, run_in_turn
 from sim.live.schedule import Schedule, make_schedule, sizes_of
 from sim.run import RunSpec, simulate
 from sim.validate import Bounds, Case, load_bounds, summarize
@@ -24,16 +24,17 @@ from traces.bundled import load
 
 PASSES, WARMUP = 24, {"warm": 6, "cold": 0}
 SLOTS = (8, 16, 32, 48)
-ROUNDS, TRIES = 6, 3
+ROUNDS = 32
+"""Of measurements, each with one arm after it: a machine with neighbours changes within seconds."""
 TARGET = load_bounds()["live epyc2-cardless", "unseen"][1]
 
 
 @dataclass
 class Found:
-    """Predicted beside measured, and how far the arms of odd and even rounds are apart."""
+    """Predicted beside measured, and how far both are apart between odd and even rounds."""
 
     cases: list[Case]
-    spread: list[float]
+    halves: list[tuple[float, float]]
 
     @property
     def misses(self) -> list[str]:
@@ -43,85 +44,83 @@ class Found:
 
     @property
     def disturbed(self) -> bool:
-        """Whether the measured figures themselves are less certain than the targets."""
-        return statistics.median(self.spread) > TARGET.median or max(self.spread) > TARGET.worst
+        """Whether prediction or runs disagree with themselves by more than the targets."""
+        sides = zip(*self.halves, strict=True)
+        return any(statistics.median(side) > TARGET.median or max(side) > TARGET.worst for side in sides)
 
     def __str__(self) -> str:
         rows = [
-            f"{case.name}: {case.error:+.1%} of {case.measured:.1f} tokens/s; halves {apart:.1%} apart"
-            for case, apart in zip(self.cases, self.spread, strict=True)
+            f"{case.name}: {case.error:+.1%} of {case.measured:.1f} tokens/s; "
+            f"halves of the prediction {predicted:.1%} apart, of the runs {measured:.1%}"
+            for case, (predicted, measured) in zip(self.cases, self.halves, strict=True)
         ]
         return "\n".join([*rows, *self.misses])
 
 
-class Loop:
-    """Arms and predictions of one machine; every call of `go_on` adds rounds of both."""
+def go_round(trace: RoutingTrace, folder: Path) -> Found:
+    """Calibrate with arms between the rounds, and predict the arms."""
+    from hwmodels.calibrate import calibrate
+    from hwmodels.calibrate.cardless import USUAL
+    from hwmodels.calibrate.run import default_workers
+    from hwmodels.live.cardless import CardlessEngine
 
-    def __init__(self, trace: RoutingTrace, folder: Path) -> None:
-        self.trace, self.folder = trace, folder
-        arms = [Arm("prose", slots, host="mmap", start=start) for slots in SLOTS for start in ("warm", "cold")]
-        self.outcomes = [Outcome(arm, make_schedule(trace, arm.choices), []) for arm in arms]
-        self.predicted: list[list[float]] = [[] for _ in arms]
+    sizes = sizes_of(trace.geometry)
+    arms = [Arm("prose", slots, host="mmap", start=start) for slots in SLOTS for start in ("warm", "cold")]
+    outcomes = [Outcome(arm, make_schedule(trace, arm.choices), []) for arm in arms]
+    engine = CardlessEngine(sizes, folder, default_workers(card=False))
 
-    def go_on(self) -> Found:
-        """One more calibration, with a round of all arms after each of its rounds."""
-        from hwmodels.calibrate import calibrate
-        from hwmodels.calibrate.run import default_workers
-        from hwmodels.live.cardless import CardlessEngine
+    def run(arm: Arm, schedule: Schedule) -> Measured:
+        engine.load(schedule)
+        return engine.run(arm.start)
 
-        sizes = sizes_of(self.trace.geometry)
-        engine = CardlessEngine(sizes, self.folder, default_workers(card=False))
+    turns = {state: run_in_turn([one for one in outcomes if one.arm.start == state], run) for state in WARMUP}
 
-        def run(arm: Arm, schedule: Schedule) -> Measured:
-            engine.load(schedule)
-            return engine.run(arm.start)
+    def between(state: str) -> None:
+        next(turns[state])
 
-        def between() -> None:
-            run_round(self.outcomes, run, seed=len(self.outcomes[-1].rounds))
+    made = calibrate(sizes, folder, name="here", cardless=True, rounds=ROUNDS, between=between)
+    engine.close()
 
-        made = calibrate(sizes, self.folder, name="here", cardless=True, rounds=ROUNDS, between=between)
-        engine.close()
-        profile, preset = self.folder / "here.toml", self.folder / "here.engine.toml"
-        profile.write_text(made.profile_toml)
-        preset.write_text(made.engine_toml)
-        for one, predicted in zip(self.outcomes, self.predicted, strict=True):
-            arm = one.arm
-            spec = RunSpec((str(profile),), arm.choices.capacity, engine=str(preset), host="mmap", start=arm.start)
-            predicted.append(1e9 / float(simulate(self.trace, spec).pass_ns[WARMUP[arm.start] :].mean()))
-        return self.found()
+    def predicted(which: slice) -> list[float]:
+        some = made.of_rounds(which)
+        profile, preset = folder / "here.toml", folder / "here.engine.toml"
+        profile.write_text(some.profile_toml)
+        preset.write_text(some.engine_toml)
+        specs = [
+            RunSpec((str(profile),), a.choices.capacity, engine=str(preset), host="mmap", start=a.start)
+            for a in arms
+        ]
+        times = [simulate(trace, spec).pass_ns[WARMUP[spec.start] :] for spec in specs]
+        return [1e9 / float(one.mean()) for one in times]
 
-    def found(self) -> Found:
-        """All rounds so far; the prediction is the middle one of the calibrations."""
-        from hwmodels.calibrate.cardless import USUAL
+    def measured(which: slice) -> list[float]:
+        some = [Outcome(one.arm, one.schedule, one.rounds[which]) for one in outcomes]
+        return [one.usual_tok_s(WARMUP[one.arm.start], USUAL) for one in some]
 
-        cases, spread = [], []
-        for one, predicted in zip(self.outcomes, self.predicted, strict=True):
-            arm, warmup = one.arm, WARMUP[one.arm.start]
-            measured = one.usual_tok_s(warmup, USUAL)
-            middle = statistics.median(predicted)
-            cases.append(Case("here", "unseen", arm.label, arm.start, "here", middle, measured))
-            odd, even = (Outcome(arm, one.schedule, one.rounds[i::2]).usual_tok_s(warmup, USUAL) for i in (0, 1))
-            spread.append(abs(odd / even - 1))
-        return Found(cases, spread)
+    whole, odd, even = slice(None), slice(0, None, 2), slice(1, None, 2)
+    cases = [
+        Case("here", "unseen", arm.label, arm.start, "here", p, m)
+        for arm, p, m in zip(arms, predicted(whole), measured(whole), strict=True)
+    ]
+    apart = [
+        [abs(one / two - 1) for one, two in zip(side(odd), side(even), strict=True)]
+        for side in (predicted, measured)
+    ]
+    return Found(cases, list(zip(*apart, strict=True)))
 
 
 @pytest.mark.measured
 def test_a_profile_of_this_machine_predicts_its_runs(tmp_path: Path) -> None:
     """Four caches over a file, page cache warm and cold: median error, worst error and order on target.
 
-    A miss asks for more rounds, twice at most. One that stays is a failure, unless the arms disagree with
-    themselves by as much.
+    A miss is a failure, unless prediction or runs disagree with themselves by as much.
     """
     pytest.importorskip("numba", reason="the CPU pool needs numba")
-    loop = Loop(decode_window(load("tinymoe-prose"), PASSES), tmp_path)
-    for _ in range(TRIES):
-        found = loop.go_on()
-        logging.getLogger(__name__).info("%d rounds\n%s", len(loop.outcomes[0].rounds), found)
-        if not found.misses:
-            return
-    if found.disturbed:
+    found = go_round(decode_window(load("tinymoe-prose"), PASSES), tmp_path)
+    logging.getLogger(__name__).info("%d rounds\n%s", ROUNDS, found)
+    if found.misses and found.disturbed:
         pytest.skip(f"the machine is too busy: runs alike differ by more than the targets\n{found}")
-    pytest.fail(str(found))
+    assert not found.misses, str(found)
 
 
 def test_a_miss_is_told_from_a_disturbed_machine() -> None:
@@ -129,10 +128,11 @@ def test_a_miss_is_told_from_a_disturbed_machine() -> None:
     case = [Case("g", "unseen", str(i), "k", "g", 100.0 * i, 100.0 * i) for i in (1, 2, 3)]
     off = [Case("g", "unseen", str(i), "k", "g", 120.0 * i, 100.0 * i) for i in (1, 2, 3)]
     assert Bounds(0.05, 0.15, 0.0) == TARGET
-    assert not Found(case, [0.3] * 3).misses
-    assert len(Found(off, [0.01] * 3).misses) == 2
-    assert not Found(off, [0.01, 0.02, 0.14]).disturbed
-    assert Found(off, [0.01, 0.02, 0.16]).disturbed
-    assert Found(off, [0.06] * 3).disturbed
+    assert not Found(case, [(0.3, 0.3)] * 3).misses
+    assert len(Found(off, [(0.01, 0.01)] * 3).misses) == 2
+    assert not Found(off, [(0.01, 0.01), (0.02, 0.02), (0.14, 0.14)]).disturbed
+    assert Found(off, [(0.01, 0.01), (0.01, 0.01), (0.01, 0.16)]).disturbed
+    assert Found(off, [(0.01, 0.01), (0.01, 0.01), (0.16, 0.01)]).disturbed
+    assert Found(off, [(0.01, 0.06)] * 3).disturbed
     swapped = [Case("g", "unseen", n, "k", "g", p, m) for n, p, m in (("a", 104.0, 100.0), ("b", 103.0, 111.0))]
-    assert any("wrong order" in miss for miss in Found(swapped, [0.0, 0.0]).misses)
+    assert any("wrong order" in miss for miss in Found(swapped, [(0.0, 0.0)] * 2).misses)

@@ -2,7 +2,7 @@
 
 The *card* of such a profile is the CPU with slots in RAM, its *link* the thread that reads the file. As with a
 card the engine itself carries out programs of equal events, and what a part costs is the difference to the bare
-layer. All passes of a program do the same; its figure is their median, and a low quantile over the rounds.
+layer. A program's figure is the mean of its passes, of each a low quantile over the rounds.
 
 =============================== ====================================================================
 gpu.dense_gb_per_s              slope over the rows of a dense part alone
@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from hwmodels.calibrate.fit import Round, line, us
-from hwmodels.calibrate.readings import Bench
+from hwmodels.calibrate.readings import Bench, Floats
 from hwmodels.live.card import LiveSizes
-from hwmodels.live.cardless import CardlessEngine
+from hwmodels.live.cardless import CardlessEngine, State
 from hwmodels.live.steps import Program, Step
 
 COUNTS, FRESH = (1, 2, 4, 8), (1, 2, 4)
@@ -76,39 +76,46 @@ def fresh_program(sizes: LiveSizes, copies: int) -> Program:
     return _program(sizes, keys, layers, stored // (2 * copies * layers), 0, copies)
 
 
-def cardless_benches(engine: CardlessEngine, sizes: LiveSizes) -> list[Bench]:
-    """Time of a layer, the head's share in it; `one layer` is a pass of one layer, `cold layer` has first reads.
-
-    First reads are no equals (those right after the page cache was dropped take a quarter longer), so their
-    figure is a mean.
-    """
-    counts = counts_of(sizes)
-
-    def bench(name: str, program: Program, params: dict[str, object], *, cold: bool = False) -> Bench:
-        events = program.pass_steps[1]
-
-        def run() -> float:
-            engine.load(program)
-            if cold:
-                return float(engine.run("cold").pass_ns.mean()) / events
-            return float(np.median(engine.run("warm").pass_ns[SKIPPED:])) / events
-
-        return Bench(name, params, run)
+def warm_benches(engine: CardlessEngine, sizes: LiveSizes) -> list[Bench]:
+    """Time of a layer, the head's share in it; `one layer` is a pass of one layer."""
 
     def layer(now: int = 0, copies: int = 0) -> Bench:
-        return bench("layer", layer_program(sizes, now=now, copies=copies), {"now": now, "copies": copies})
+        program = layer_program(sizes, now=now, copies=copies)
+        return _bench(engine, "layer", program, {"now": now, "copies": copies}, "warm")
 
+    counts = counts_of(sizes)
     return [
-        bench("one layer", layer_program(sizes, layers=1), {}),
+        _bench(engine, "one layer", layer_program(sizes, layers=1), {}, "warm"),
         layer(),
         *(layer(now=n) for n in counts),
         *(layer(copies=n) for n in counts),
-        *(bench("cold layer", fresh_program(sizes, n), {"copies": n}, cold=True) for n in FRESH if n in counts),
     ]
 
 
+def cold_benches(engine: CardlessEngine, sizes: LiveSizes) -> list[Bench]:
+    """The same with reads that are each the first of that expert since the page cache was dropped.
+
+    All passes count: the first reads after a drop take a quarter longer, in a run as well.
+    """
+    return [
+        _bench(engine, "cold layer", fresh_program(sizes, n), {"copies": n}, "cold")
+        for n in FRESH
+        if n in counts_of(sizes)
+    ]
+
+
+def _bench(engine: CardlessEngine, name: str, program: Program, params: dict[str, object], state: State) -> Bench:
+    skipped = SKIPPED if state == "warm" else 0
+
+    def run() -> Floats:
+        engine.load(program)
+        return engine.run(state).pass_ns[skipped:] / program.pass_steps[1]
+
+    return Bench(name, params, run)
+
+
 def fit_cardless(sizes: LiveSizes, dense_rows: int, latency_ns: float) -> Callable[[Round], dict[str, float]]:
-    """Fit of one round of `cardless_benches` and `dense_benches`.
+    """Fit of one round of `warm_benches`, `cold_benches` and `dense_benches`.
 
     Parameters
     ----------

@@ -165,7 +165,7 @@ def fit_rounds(
     """
     middle = fit(readings.quantiles(share))
     fitted = [middle]
-    for reading in readings.rounds:
+    for reading in readings.means():
         with contextlib.suppress(HardwareError):
             fitted.append(fit(reading))
     return {

@@ -1,4 +1,9 @@
-"""Repeated measurements: every round takes each one once, so that a drift of the machine meets all alike."""
+"""Repeated measurements: every round takes each one once, so that a drift of the machine meets all alike.
+
+A measurement gives one time or those of several passes. What disturbs a machine comes and goes within seconds, so
+over the rounds each pass is taken by itself, and the passes are put together afterwards; the arms of a live
+experiment are treated in the same way (`sim.live.arms.Outcome`), or the two would not mean the same.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +14,19 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+Floats = npt.NDArray[np.float64]
 NOISY = 0.25
 """A figure whose middle half of rounds spreads over more than this share of the median is marked."""
 
 
 class Bench(NamedTuple):
-    """One measurement: a name, what was varied, and a function that returns ns."""
+    """One measurement: a name, what was varied, and a function that returns ns, of each pass or of all."""
 
     name: str
     params: dict[str, Any]
-    run: Callable[[], float]
+    run: Callable[[], float | Floats]
 
     @property
     def key(self) -> str:
@@ -29,21 +36,28 @@ class Bench(NamedTuple):
 
 @dataclass
 class Readings:
-    """Rounds of readings in ns, by key."""
+    """Rounds of readings in ns, (P,) for P passes, by key."""
 
-    rounds: list[dict[str, float]] = field(default_factory=list)
+    rounds: list[dict[str, Floats]] = field(default_factory=list)
+
+    def _taken(self, key: str) -> list[Floats]:
+        return [reading[key] for reading in self.rounds if key in reading]
 
     def samples(self, key: str) -> list[float]:
-        """Readings of one measurement, in order."""
-        return [reading[key] for reading in self.rounds if key in reading]
+        """Mean reading of each round, in order."""
+        return [float(taken.mean()) for taken in self._taken(key)]
+
+    def means(self) -> list[dict[str, float]]:
+        """The rounds, each measurement with its mean."""
+        return [{key: float(taken.mean()) for key, taken in reading.items()} for reading in self.rounds]
 
     def keys(self) -> list[str]:
         """Everything that was measured."""
         return list(self.rounds[0]) if self.rounds else []
 
     def quantiles(self, share: float) -> dict[str, float]:
-        """The quantile over the rounds, by key."""
-        return {key: float(np.quantile(self.samples(key), share)) for key in self.keys()}
+        """The quantile over the rounds of each pass, and of these the mean, by key."""
+        return {key: float(usual_ns(self._taken(key), share)) for key in self.keys()}
 
     def table(self) -> list[dict[str, Any]]:
         """Median, lowest and highest of each, and whether it is noisy."""
@@ -60,6 +74,15 @@ class Readings:
                 }
             )
         return rows
+
+
+def usual_ns(rounds: Sequence[npt.NDArray[Any]], share: float) -> float:
+    """Time of a pass out of rounds of (P,) passes: each pass's quantile over the rounds, and of these the mean.
+
+    Quantiles by Hyndman and Fan's eighth definition (The American Statistician 50, 1996), whose level does not
+    depend on how many rounds there are.
+    """
+    return float(np.quantile(np.asarray(rounds), share, axis=0, method="median_unbiased").mean())
 
 
 def is_noisy(found: Sequence[float]) -> bool:
@@ -89,7 +112,7 @@ def measure(
         for bench in benches:
             if progress is not None:
                 progress(f"round {number} of {rounds}: {bench.key}")
-            taken[bench.key] = bench.run()
+            taken[bench.key] = np.atleast_1d(np.asarray(bench.run(), dtype=np.float64))
         if number > 0:
             readings.rounds.append(taken)
             if between is not None:

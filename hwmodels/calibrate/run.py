@@ -8,20 +8,21 @@ rates come from a named profile and whose CPU, page cache and disk are this mach
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import platform
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hwmodels.calibrate import fit
 from hwmodels.calibrate.card import BIG_COPY, CopyLoop, ceiling_benches, together_benches
-from hwmodels.calibrate.cardless import USUAL, cardless_benches, fit_cardless
+from hwmodels.calibrate.cardless import USUAL, cold_benches, fit_cardless, warm_benches
 from hwmodels.calibrate.oncard import card_benches, fit_card, mapped_benches
 from hwmodels.calibrate.pool import dense_benches, pool_benches, worker_counts
 from hwmodels.calibrate.readings import Bench, Readings, measure
@@ -29,7 +30,7 @@ from hwmodels.calibrate.storage import fault_benches, storage_benches
 from hwmodels.calibrate.write import Tables, given, put, quantity, to_toml
 from hwmodels.errors import HardwareError
 from hwmodels.live.card import LiveSizes, has_card, require_card
-from hwmodels.live.cardless import CardlessEngine
+from hwmodels.live.cardless import CardlessEngine, State
 from hwmodels.live.engine import CardEngine, HostExperts
 from hwmodels.live.experts import ExpertShape, max_workers, random_weights
 from hwmodels.live.files import ExpertFile
@@ -39,6 +40,9 @@ COPY_SIZES = (1 << 16, 1 << 20, 1 << 22, 1 << 25)
 LEAST_BYTES, MOST_BYTES = 1 << 28, 1 << 31
 ARENA_BYTES = 1 << 32
 KINDS = ("pinned", "pageable", "page_cache")
+Between = Callable[[State], None]
+FiguresOf = Callable[[Readings, Readings], dict[str, fit.Figure]]
+"""Figures from the rounds of what was measured first, and of page cache and disk."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class Calibration:
     profile_toml: str
     engine_toml: str
     """Preset of the live engine on this machine."""
+    of_rounds: Callable[[slice], Calibration]
+    """The same made of some of the rounds only: two halves tell how certain it is."""
 
     @property
     def noisy(self) -> list[str]:
@@ -68,7 +74,7 @@ def calibrate(
     workers: int | None = None,
     rounds: int = 5,
     progress: Callable[[str], None] | None = None,
-    between: Callable[[], None] | None = None,
+    between: Between | None = None,
 ) -> Calibration:
     """Measure and fit.
 
@@ -91,7 +97,9 @@ def calibrate(
     rounds
         Rounds of every measurement.
     between
-        With a card or `cardless`, called after every round: live runs that are to meet the same machine.
+        With a card or `cardless`, called after every round: live runs that are to meet the same machine. It is
+        told the state of the page cache that is measured: with a card always warm; without one first warm, then
+        cold, since a machine that has just dropped its page cache is slower for a while.
 
     Raises
     ------
@@ -110,13 +118,21 @@ def calibrate(
             file.random_access()
             session = _Session(sizes, shape, file, most, rounds, progress)
             if with_card:
-                readings, figures = session.with_card(between)
+                first, figures_of = session.with_card(between)
             else:
-                readings, figures = session.cardless(between) if cardless else session.without()
+                first, figures_of = session.cardless(between) if cardless else session.without()
+            second = session.storage()
         finally:
             file.path.unlink()
-    tables = _profile(sizes, figures, name, family, like, most, cardless, with_card)
-    return Calibration(readings, figures, to_toml(tables), to_toml(_engine(figures, name, cardless)))
+
+    def of_rounds(which: slice) -> Calibration:
+        some = Readings(first.rounds[which])
+        figures = figures_of(some, second)
+        tables = _profile(sizes, figures, name, family, like, most, cardless, with_card)
+        engine = to_toml(_engine(figures, name, cardless))
+        return Calibration(_joined(some, second), figures, to_toml(tables), engine, of_rounds)
+
+    return of_rounds(slice(None))
 
 
 def default_workers(*, card: bool) -> int:
@@ -125,7 +141,7 @@ def default_workers(*, card: bool) -> int:
 
 
 class _Session:
-    """One machine, one model, one set of measurements."""
+    """One machine, one model, one set of measurements; how they are fitted comes back with them."""
 
     def __init__(
         self, sizes: LiveSizes, shape: ExpertShape, file: ExpertFile, most: int, rounds: int,
@@ -138,27 +154,32 @@ class _Session:
         self.disk_sizes = (4096, self.expert)
         self.how = f"experts of {self.expert} bytes, {rounds} interleaved rounds"
 
-    def _storage(self) -> list[Bench]:
-        file = self.file
-        return storage_benches(file, self.disk_sizes, LANES) + fault_benches(file, self.shape, self.most)
+    def storage(self) -> Readings:
+        """Page cache and disk."""
+        benches = storage_benches(self.file, self.disk_sizes, LANES)
+        return measure(
+            benches + fault_benches(self.file, self.shape, self.most), min(3, self.rounds), self.progress
+        )
 
-    def with_card(self, between: Callable[[], None] | None) -> tuple[Readings, dict[str, fit.Figure]]:
+    def with_card(self, between: Between | None) -> tuple[Readings, FiguresOf]:
         """Everything."""
         with tempfile.TemporaryDirectory(dir=self.file.path.parent) as folder, contextlib.ExitStack() as hosts:
             arena = HostExperts(self.sizes, "arena", most_bytes=ARENA_BYTES)
             hosts.callback(arena.close)
             mapped = HostExperts(self.sizes, "mmap", Path(folder), MOST_BYTES)
             hosts.callback(mapped.close)
-            first = measure(self._card(arena, mapped), self.rounds, self.progress, between)
-        second = measure(self._storage(), min(3, self.rounds), self.progress)
-        figures = {
-            **self._fit(first, fit.fit_pool(self.expert, KINDS, self.counts, self.most)),
-            **self._fit(first, fit.fit_links(self.expert)),
-            **self._fit(first, fit.fit_sharing(self.expert, self.most, 8, BIG_COPY)),
-            **self._fit(second, fit.fit_disk(self.expert, LANES)),
-        }
-        dense = figures["gpu.dense_gb_per_s.default"].value
-        return _joined(first, second), figures | self._fit(first, fit_card(self.sizes, dense))
+            taken = measure(self._card(arena, mapped), self.rounds, self.progress, _in_state(between, "warm"))
+
+        def figures_of(first: Readings, storage: Readings) -> dict[str, fit.Figure]:
+            figures = {
+                **self._host(first, storage, KINDS),
+                **self._fit(first, fit.fit_links(self.expert)),
+                **self._fit(first, fit.fit_sharing(self.expert, self.most, 8, BIG_COPY)),
+            }
+            dense = figures["gpu.dense_gb_per_s.default"].value
+            return figures | self._fit(first, fit_card(self.sizes, dense))
+
+        return taken, figures_of
 
     def _card(self, arena: HostExperts, mapped: HostExperts) -> list[Bench]:
         """Layers of the engine, copies alone, the card's ceilings, the pool, and pool and link together."""
@@ -177,38 +198,44 @@ class _Session:
             *together_benches(engine.cpu, self.shape, pinned, 8),
         ]
 
-    def without(self) -> tuple[Readings, dict[str, fit.Figure]]:
+    def without(self) -> tuple[Readings, FiguresOf]:
         """CPU, page cache and disk."""
         pageable = random_weights(self.file.nbytes)
         benches = pool_benches(self.shape, {"pageable": pageable}, self.counts, all_workers=self.most)
-        first = measure(benches, self.rounds, self.progress)
-        second = measure(self._storage(), min(3, self.rounds), self.progress)
-        return _joined(first, second), self._host(first, second)
+        return measure(benches, self.rounds, self.progress), self._host
 
-    def cardless(self, between: Callable[[], None] | None) -> tuple[Readings, dict[str, fit.Figure]]:
+    def cardless(self, between: Between | None) -> tuple[Readings, FiguresOf]:
         """The same, and the layers of the engine without a card."""
         pageable = random_weights(self.file.nbytes)
         rows = max(1, self.sizes.dense_bytes[0] // 2 // self.sizes.hidden)
         engine = CardlessEngine(self.sizes, self.file.path.parent, self.most)
         try:
             benches = [
-                *cardless_benches(engine, self.sizes),
+                *warm_benches(engine, self.sizes),
                 *dense_benches(self.shape, pageable, rows, self.most),
                 *pool_benches(self.shape, {"pageable": pageable}, self.counts, all_workers=self.most),
             ]
-            first = measure(benches, self.rounds, self.progress, between)
+            warm = measure(benches, self.rounds, self.progress, _in_state(between, "warm"))
+            cold = measure(
+                cold_benches(engine, self.sizes), self.rounds, self.progress, _in_state(between, "cold")
+            )
         finally:
             engine.close()
             engine.file.path.unlink()
-        second = measure(self._storage(), min(3, self.rounds), self.progress)
-        figures = self._host(first, second)
-        layers = fit_cardless(self.sizes, rows, figures["disk.latency_us"].value * 1e3)
-        figures |= fit.fit_rounds(first, layers, self.how, USUAL)
-        return _joined(first, second), figures | {"link.h2d_pageable_gb_per_s": figures["link.h2d_gb_per_s"]}
 
-    def _host(self, pool: Readings, storage: Readings) -> dict[str, fit.Figure]:
+        def figures_of(first: Readings, storage: Readings) -> dict[str, fit.Figure]:
+            figures = self._host(first, storage)
+            layers = fit_cardless(self.sizes, rows, figures["disk.latency_us"].value * 1e3)
+            figures |= fit.fit_rounds(first, layers, self.how, USUAL)
+            return figures | {"link.h2d_pageable_gb_per_s": figures["link.h2d_gb_per_s"]}
+
+        return _joined(warm, cold), figures_of
+
+    def _host(
+        self, pool: Readings, storage: Readings, sources: Sequence[str] = ("pageable",)
+    ) -> dict[str, fit.Figure]:
         return {
-            **self._fit(pool, fit.fit_pool(self.expert, ("pageable",), self.counts, self.most)),
+            **self._fit(pool, fit.fit_pool(self.expert, sources, self.counts, self.most)),
             **self._fit(storage, fit.fit_disk(self.expert, LANES)),
         }
 
@@ -216,11 +243,14 @@ class _Session:
         return fit.fit_rounds(readings, how, self.how)
 
 
+def _in_state(between: Between | None, state: State) -> Callable[[], None] | None:
+    return None if between is None else functools.partial(between, state)
+
+
 def _joined(first: Readings, second: Readings) -> Readings:
     """Rounds of both side by side; where one had fewer, its later rounds lack them."""
-    none: dict[str, float] = {}
-    pairs = itertools.zip_longest(first.rounds, second.rounds, fillvalue=none)
-    return Readings([one | two for one, two in pairs])
+    pairs = itertools.zip_longest(first.rounds, second.rounds)
+    return Readings([(one or {}) | (two or {}) for one, two in pairs])
 
 
 def _profile(

@@ -8,16 +8,17 @@ one reader serves both), and beside them what is needed to simulate the same run
 from __future__ import annotations
 
 import csv
+import itertools
 import random
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from hwmodels.calibrate.readings import is_noisy
+from hwmodels.calibrate.readings import is_noisy, usual_ns
 from hwmodels.live.steps import Measured
 from sim.errors import SimError
 from sim.live.schedule import LiveChoices, Schedule
@@ -138,37 +139,29 @@ class Outcome:
         A pass does the same work in every round, and what disturbs it can only lengthen it, so its time is the
         quantile `usual` over the rounds; what hit one part of one round counts for that part alone.
         """
-        passes = np.quantile([one.pass_ns[warmup:] for one in self.rounds], usual, axis=0)
-        return 1e9 / float(passes.mean())
+        return 1e9 / usual_ns([one.pass_ns[warmup:] for one in self.rounds], usual)
 
 
-def run_round(
+def run_in_turn(
     outcomes: Sequence[Outcome],
     run: Callable[[Arm, Schedule], Measured],
-    *,
-    seed: int = 0,
-    deadline: Callable[[], bool] = lambda: False,
     progress: Callable[[str], None] | None = None,
-) -> None:
-    """Run every arm once more, in an order of this round's own.
+) -> Iterator[None]:
+    """Run one arm at each `next`, round after round without end, in an order of each round's own.
 
     Parameters
     ----------
     run
         Loads and runs a schedule once.
-    seed
-        Another for each round.
-    deadline
-        Asked before each run; once true, the round is broken off.
     """
-    order = list(outcomes)
-    random.Random(seed).shuffle(order)
-    for outcome in order:
-        if deadline():
-            return
-        if progress is not None:
-            progress(f"round {len(outcome.rounds) + 1}: {outcome.arm.label}")
-        outcome.rounds.append(run(outcome.arm, outcome.schedule))
+    for number in itertools.count():
+        order = list(outcomes)
+        random.Random(number).shuffle(order)
+        for outcome in order:
+            if progress is not None:
+                progress(f"round {number + 1}: {outcome.arm.label}")
+            outcome.rounds.append(run(outcome.arm, outcome.schedule))
+            yield
 
 
 def to_rows(
