@@ -7,9 +7,9 @@ meanings are tabled in ``docs/hardware.md``.
 from __future__ import annotations
 
 import difflib
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from hwmodels.errors import HardwareError
 from hwmodels.quantity import Count, FamilyRates, Positive, Quantity, Rate, Section, Share, Whole
@@ -192,6 +192,13 @@ class Ram(Section):
     total_bytes: ClassVar[Whole] = Whole()
     os_reserve_bytes: ClassVar[Whole] = Whole()
     pin_limit_bytes: ClassVar[Whole] = Whole()
+
+    @model_validator(mode="after")
+    def _something_left(self) -> Self:
+        if self.os_reserve_gib.value > self.total_gib.value:
+            reserve, total = self.os_reserve_gib.value, self.total_gib.value
+            raise ValueError(f"os_reserve_gib {reserve:g} is more than total_gib {total:g}")
+        return self
 
 
 class Disk(Section):

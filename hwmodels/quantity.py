@@ -76,7 +76,7 @@ class Quantity(Section):
         Lowest and highest value seen, in the same unit.
     """
 
-    value: float = Field(ge=0, allow_inf_nan=False, strict=True)
+    value: float = Field(ge=0, le=1e9, allow_inf_nan=False, strict=True)
     kind: Kind
     source: str = Field(min_length=3)
     spread: tuple[float, float] | None = None

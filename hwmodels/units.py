@@ -14,6 +14,8 @@ from hwmodels.errors import HardwareError
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
+MOST = 10**18
+"""Largest number, and largest size in bytes, that is read: 64 bits hold sums of it."""
 
 _CANONICAL = {"B": 1, "kB": KB, "MB": MB, "GB": GB, "TB": TB, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
 # Whole words in one case are taken too; a mixed "Mb" is not, because it may mean bits.
@@ -45,7 +47,10 @@ def parse_size(text: str | int | float) -> int:
         raise HardwareError(
             f"size {text} has no unit; write {text}MB for {decimal:,} bytes or {text}MiB for {binary:,} bytes"
         )
-    return int(number * _unit(unit, text))
+    nbytes = int(number * _unit(unit, text))
+    if nbytes > MOST:
+        raise HardwareError(f"size {text} is more than any machine has")
+    return nbytes
 
 
 def parse_rate(text: str | int | float) -> int:
@@ -110,7 +115,8 @@ def _split(text: str | int | float, *, per_second: bool) -> tuple[Fraction, str]
     kind = "rate" if per_second else "size"
     if not found:
         raise HardwareError(f"cannot read the {kind} {str(text)!r}; write a number and a unit, as in {example}")
-    number = Fraction(found[1].replace("_", ""))
+    if len(found[1].lower().partition("e")[2]) > 4 or abs(number := Fraction(found[1].replace("_", ""))) > MOST:
+        raise HardwareError(f"{kind} {text} is more than any machine has")
     if number < 0:
         raise HardwareError(f"{kind} {text} is negative")
     if found[2] and bool(found[3]) != per_second:

@@ -31,6 +31,7 @@ from traces import ModelGeometry, Phase, RoutingTrace
 
 LISTS = Lists()
 T = TypeVar("T")
+MOST_SLOTS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,15 @@ class Capacity:
             raise SimError("quotas of layers need --scope layer")
         if self.quotas != "equal" and self.slots_per_layer is not None:
             raise SimError("slots of each layer are given: there is nothing to share out by quotas")
-        if min(given[0] if isinstance(given[0], tuple) else (given[0],)) < 0:
+        sizes = given[0] if isinstance(given[0], tuple) else (given[0],)
+        if not all(type(size) is int for size in sizes):
+            raise SimError(f"a capacity of {given[0]!r}: expected whole numbers")
+        if not sizes:
+            raise SimError("a list of capacities holds none")
+        if min(sizes) < 0:
             raise SimError("a capacity cannot be negative")
+        if (self.slots_per_layer or 0) > MOST_SLOTS:
+            raise SimError(f"{self.slots_per_layer} slots a layer: no layer has more than {MOST_SLOTS:,} experts")
 
     def per_scope(self, geometry: ModelGeometry, layer_card: Sequence[int]) -> list[int]:
         """Bytes of each scope: of each card, or of each layer.

@@ -11,13 +11,14 @@ import tomllib
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hwmodels.quantity import Quantity
+from hwmodels.quantity import Count, Quantity, Share
 from sim.errors import SimError
 
+_MAX_BASES = 8
 MISS_MODES: tuple[str, ...] = ("cpu", "fetch", "hybrid", "stream")
 
 
@@ -97,9 +98,9 @@ class EnginePreset(BaseModel):
     copy_unit: Literal["expert", "layer"] = "expert"
     copy_order: Literal["urgent", "asked"] = "urgent"
     reads: Literal["drive", "link"] = "drive"
-    pcie_share: Quantity | Literal["balanced"] = "balanced"
+    pcie_share: Share | Literal["balanced"] = "balanced"
     pcie_full_gb_per_s: Quantity | None = None
-    pcie_per_layer: Quantity | None = None
+    pcie_per_layer: Count | None = None
     pcie_pinned_only: bool = False
     prefill_admits: bool = True
     adapt_waits: bool = False
@@ -210,25 +211,44 @@ def load_engine(name: str) -> EnginePreset:
     SimError
         Unknown name (the valid ones are listed) or a file that does not validate.
     """
+    try:
+        return EnginePreset.model_validate(_data(name))
+    except ValidationError as error:
+        raise SimError(f"engine {name}: {_sentence(error)}") from None
+
+
+def _data(name: str, depth: int = 0) -> dict[str, Any]:
+    """Fields of a preset, with those of its base below them."""
+    if depth > _MAX_BASES:
+        raise SimError(f"{name}: more than {_MAX_BASES} bases on top of each other; is there a circle?")
     if name.endswith(".toml"):
         if not Path(name).is_file():
             raise SimError(f"{name}: no such engine preset file")
-        text = Path(name).read_text(encoding="utf-8")
+        raw = Path(name).read_bytes()
     else:
         known = list_engines()
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise SimError(f"unknown engine {name!r}{hint} (known: {', '.join(known)})")
-        text = resources.files("sim").joinpath("engines", f"{name}.toml").read_text(encoding="utf-8")
+        raw = resources.files("sim").joinpath("engines", f"{name}.toml").read_bytes()
     try:
-        data = tomllib.loads(text)
-        if "base" in data:
-            data = load_engine(data.pop("base")).model_dump(exclude_defaults=True) | data
-        return EnginePreset.model_validate(data)
-    except tomllib.TOMLDecodeError as error:
+        data = tomllib.loads(raw.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SimError(f"engine {name}: not valid TOML ({error})") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise SimError(f"engine {name}: {place}: {first['msg'].lower()}") from None
+    base = data.pop("base", None)
+    if base is None:
+        return data
+    if not isinstance(base, str):
+        raise SimError(f"engine {name}: base is {base!r}, expected a preset's name or file")
+    if base.endswith(".toml"):
+        base = str(Path(name).parent / base)
+    return _data(base, depth + 1) | data
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first thing that is wrong; of what may be a number or a word, what is wrong with the number."""
+    first = error.errors()[0]
+    place = [str(part) for part in first["loc"] if not str(part).startswith(("function-", "literal["))]
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{'.'.join(place)}: {message[0].lower()}{message[1:]}"

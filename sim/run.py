@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from sim.kernel.state import Recorder
     from sim.kernel.timed.engine import TimedKernel
 
+MOST_PREDICT_US = 1e9
+
 
 @dataclass(frozen=True)
 class RunSpec:
@@ -160,14 +162,18 @@ def prepare(
         Valid choices on a machine that is too small for them.
     """
     profiles = tuple(profiles or (load_profile(name) for name in spec.hardware))
+    if not profiles:
+        raise SimError("no hardware chosen")
     preset = preset or load_engine(spec.engine)
     miss = spec.miss or preset.miss
     if miss not in MISS_MODES:
         raise SimError(f"unknown miss mode {miss!r} (known: {', '.join(MISS_MODES)})")
     geometry = trace.geometry
     layers_each = spec.layers_each or (geometry.n_layers,) + (0,) * (len(profiles) - 1)
-    if sum(layers_each) != geometry.n_layers:
+    if sum(layers_each) != geometry.n_layers or min(layers_each) < 0:
         raise SimError(f"stages of {list(layers_each)} layers do not add up to {geometry.n_layers} MoE layers")
+    if len(spec.capacity.card_bytes or ()) > len(profiles):
+        raise SimError(f"capacities of {len(spec.capacity.card_bytes or ())} card(s) given for {len(profiles)}")
     machine = Machine.split(profiles, layers_each, p2p=spec.p2p)
     eviction = create("eviction", spec.eviction)
     admission = create("admission", spec.admission)
@@ -183,8 +189,10 @@ def prepare(
         cpu_mb_per_s=machine.host.cpu.expert_mb_per_s("pinned", geometry.quant_family),
     )
     insertion = parse_insertion(spec.insertion)
-    if spec.predict_us < 0 or (spec.prefetch_bytes or 0) < 0:
-        raise SimError("the cost of predicting and the prefetch budget cannot be negative")
+    if not 0 <= spec.predict_us <= MOST_PREDICT_US:
+        raise SimError(f"a prediction that costs {spec.predict_us:g} us: expected 0 to {MOST_PREDICT_US:g}")
+    if (spec.prefetch_bytes or 0) < 0:
+        raise SimError("the prefetch budget cannot be negative")
     _check_vram(machine, geometry, pool.capacity, spec, insertion.staging_slots)
     recorder = None
     if compiled:
@@ -261,7 +269,7 @@ def simulate(
     )
     result.simulator = "reference" if ready.recorder is None else "kernel"
     result.load_ns = ns_for_bytes(host_plan.load_bytes, ready.machine.host.disk.seq_mb_per_s)
-    result.warnings = _warnings(trace, result, spec)
+    result.warnings = _warnings(trace, result, spec, ready.machine)
     return result
 
 
@@ -362,8 +370,13 @@ def _digest(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _warnings(trace: RoutingTrace, result: RunResult, spec: RunSpec) -> list[str]:
+def _warnings(trace: RoutingTrace, result: RunResult, spec: RunSpec, machine: Machine) -> list[str]:
     found = []
+    idle = [str(card + 1) for card in range(len(machine.cards)) if card not in machine.layer_card]
+    if idle:
+        found.append(
+            f"no layer is on card {', '.join(idle)} of {len(machine.cards)}: layers_each says how many each"
+        )
     if trace.synthetic:
         found.append("the trace is synthetic: generated, not recorded from a model")
     if result.evictions == 0 and result.admitted_bytes and spec.eviction != "static":

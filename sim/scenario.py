@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from hwmodels.registry import load_profile
 from hwmodels.units import parse_size
@@ -89,8 +89,15 @@ def build_scenario(data: dict[str, Any], where: object = "scenario") -> Scenario
             continue
         values[key] = _value(key, value, fields[key], where)
     passes = data.get("passes")
-    if passes is not None and (not isinstance(passes, int) or passes < 1):
-        raise SimError(f"{where}: passes is {passes!r}, expected a whole number above 0")
+    for key in ("passes", "chunk"):
+        if (given := data.get(key)) is not None and (type(given) is not int or given < 1):
+            raise SimError(f"{where}: {key} is {given!r}, expected a whole number above 0")
+    windows = data.get("windows", {"rows": 1, "emitted": 1})
+    if not isinstance(windows, dict) or {*windows} != {"rows", "emitted"} or not _numbers(*windows.values()):
+        raise SimError(f"{where}: windows is {windows!r}, expected a table of two numbers, rows and emitted")
+    for key in ("trace", "format", "model"):
+        if not isinstance(data.get(key, ""), str):
+            raise SimError(f"{where}: {key} is {data[key]!r}, expected str")
     return Scenario(
         str(data["trace"]), RunSpec(**values), data.get("format"), data.get("model"), passes,
         data.get("synthetic"), data.get("windows"), data.get("chunk"),
@@ -115,8 +122,6 @@ def open_scenario_trace(scenario: Scenario) -> RoutingTrace:
     if scenario.chunk is not None:
         trace = chunk_prefill(trace, scenario.chunk)
     if scenario.windows is not None:
-        if set(scenario.windows) != {"rows", "emitted"}:
-            raise SimError(f"windows has {', '.join(scenario.windows)}, expected rows and emitted")
         trace = compose_windows(trace, **scenario.windows)
     if scenario.passes is not None and scenario.passes < trace.n_passes:
         trace = trace.select_passes(np.arange(trace.n_passes) < scenario.passes)
@@ -127,7 +132,7 @@ def _generate(scenario: Scenario) -> RoutingTrace:
     """Synthetic trace of the scenario's model."""
     from traces.synthetic import generate, load_style
 
-    if scenario.synthetic is None or scenario.model is None:
+    if not isinstance(scenario.synthetic, dict) or scenario.model is None:
         raise SimError('trace "synthetic" needs a table `synthetic` and a `model`')
     table = dict(scenario.synthetic)
     style = load_style(str(table.pop("style", "qwen3.8-flash-next")))
@@ -138,20 +143,21 @@ def _generate(scenario: Scenario) -> RoutingTrace:
             raise SimError(
                 f"synthetic: unknown key {key!r} (known: style, {', '.join(known)}, or one of the style's)"
             )
-    return generate(load_model(scenario.model), style.model_copy(update=changes), **table)
-
-
-def load_scenario(path: str | Path) -> Scenario:
-    """Scenario from a TOML file; a relative trace path is taken from the file's folder."""
-    path = Path(path)
-    if not path.is_file():
-        raise SimError(f"{path}: no such scenario file")
+        if not _numbers(table[key]) or (key != "acceptance" and type(table[key]) is not int):
+            wanted = "a number" if key == "acceptance" else "a whole number"
+            raise SimError(f"synthetic: {key} is {table[key]!r}, expected {wanted}")
+    if "tokens" not in table:
+        raise SimError("synthetic: tokens is missing")
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SimError(f"{path}: not valid TOML ({error})") from None
-    scenario = build_scenario(data, path)
-    return from_folder(scenario, path.parent)
+        style = type(style).model_validate(style.model_dump() | changes)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SimError(f"synthetic: {'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from None
+    return generate(load_model(scenario.model), style, **table)
+
+
+def _numbers(*values: Any) -> bool:
+    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
 
 
 def from_folder(scenario: Scenario, folder: Path) -> Scenario:
@@ -166,6 +172,8 @@ def _capacity(data: dict[str, Any], where: object) -> Capacity:
     if "vram" in data:
         return _left_on_card(data, where)
     cards = data.get("card_capacity")
+    if cards is not None and not isinstance(cards, list):
+        raise SimError(f"{where}: card_capacity is {cards!r}, expected a list of sizes, one a card")
     scope, _, quotas = str(data.get("scope", "global")).partition(":")
     try:
         return Capacity(
@@ -187,6 +195,9 @@ def _left_on_card(data: dict[str, Any], where: object) -> Capacity:
     for key in table:
         if key not in VRAM_KEYS:
             raise SimError(f"{where}: vram: unknown key {key!r} (known: {', '.join(VRAM_KEYS)})")
+        kinds = {"kv": str, "draft": bool}
+        if type(table[key]) is not kinds.get(key, int):
+            raise SimError(f"{where}: vram: {key} is {table[key]!r}, expected {kinds.get(key, int).__name__}")
     choices = {VRAM_KEYS[key]: value for key, value in table.items()}
     budget = card_budget(load_model(data["model"]), load_profile(hardware), **choices)
     budget.require()

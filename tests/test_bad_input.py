@@ -9,6 +9,9 @@ import pytest
 from sim.aside import aside
 from sim.cli import main
 from sim.errors import SimError
+from sim.pool import Capacity
+from sim.preset import load_engine
+from sim.run import RunSpec, simulate
 from tests.test_engine import random_trace
 from traces import write_parquet
 
@@ -83,3 +86,144 @@ def test_a_file_appears_whole_or_not_at_all(here):
     with aside(target) as part:
         part.write_text("whole")
     assert target.read_text() == "whole"
+
+
+IGNORED = [
+    ("run {scenario} --eviction lfu", "--eviction"),
+    ("run {scenario} --passes 3", "--passes"),
+    ("sweep {sweep} --out new --passes 3", "--passes"),
+    ("sweep {sweep} --out new --miss cpu", "--miss"),
+    ("sweep {sweep} --out new --retry-failed", "--resume"),
+    (f"{SPLIT} --layers 24,24", "--layers goes with"),
+    (f"{SPLIT} --n-cpu-moe 4 --plot x.png", "--plot is of a plan"),
+    ("window tiny.parquet --horizon 4", "need --slots"),
+    ("window tiny.parquet --link rtx-5070", "need --slots"),
+    ("score x.json --passes 3", "--trace"),
+    (f"{RUN} --card-capacity 1MB --card-capacity 1MB", "2 card(s) given for 1"),
+]
+
+
+@pytest.mark.parametrize(("command", "words"), IGNORED, ids=[command for command, _ in IGNORED])
+def test_an_option_that_would_do_nothing_is_refused(command, words, here, capsys):
+    (here / "run.toml").write_text('trace = "tiny.parquet"\nhardware = "tesla-p40"\nslots_per_layer = 2\n')
+    (here / "sweep.toml").write_text('traces = { tiny = "tiny.parquet" }\n[axes]\nhardware = ["tesla-p40"]\n')
+    assert words in refused(command.format(scenario="run.toml", sweep="sweep.toml"), capsys)
+    assert not (here / "new").exists()
+
+
+MISSPELT = [
+    ("vram --model qwen3.8-flash-next --hardware rtx-5070 --host mmpa", "did you mean mmap"),
+    ("vram --model qwen3.8-flash-next --hardware rtx-5070 --host budget:gib=inf", "a number of GiB"),
+    ("vram --model qwen3.8-flash-next --hardware rtx-5070 --host budget:gib=-1", "more than 0"),
+    ("calibrate --out here.toml --like rtx-507", "valid names are"),
+    (f"{SPLIT} --count 0", "expected at least 1"),
+    (f"{SPLIT} --count 3..1", "the smaller number first"),
+    (f"{SPLIT} --count 1..9", "at most 4"),
+]
+
+
+@pytest.mark.parametrize(("command", "words"), MISSPELT, ids=[command for command, _ in MISSPELT])
+def test_a_name_or_number_that_is_none_is_refused(command, words, here, capsys):
+    assert words in refused(command, capsys)
+
+
+def test_what_a_refused_sweep_leaves_is_in_nobodys_way(here, capsys):
+    made = (
+        "sweep --trace tiny.parquet --out new --hardware tesla-p40 --capacity 50% --eviction lru --prefetch none"
+    )
+    assert "did you mean lru" in refused(made.replace("--eviction lru", "--eviction lruu"), capsys)
+    with pytest.raises(SystemExit) as ended:
+        main([*made.split(), "--workers", "1", "--simulator", "reference"])
+    assert ended.value.code == 0
+    assert "there is a sweep here already" in refused(made, capsys)
+    assert "differs from this command's sweep" in refused(f"{made} --resume --passes 3", capsys)
+
+
+BASE = 'trace = "tiny.parquet"\nhardware = "tesla-p40"\n'
+ROOM = BASE + "slots_per_layer = 2\n"
+MADE = 'trace = "synthetic"\nmodel = "granite-3.0-1b-a400m"\nhardware = "tesla-p40"\nslots_per_layer = 2\n'
+SCENARIOS = [
+    (BASE + 'slots_per_layer = "2"', "expected whole numbers"),
+    (BASE + "slots_per_layer = true", "expected whole numbers"),
+    (BASE + "slots_per_layer = 9999999", "no layer has more than"),
+    (BASE + 'capacity = "1e30GB"', "more than any machine has"),
+    (BASE + 'capacity = "1e999999999GB"', "more than any machine has"),
+    (BASE + 'card_capacity = "1GiB"', "a list of sizes"),
+    (BASE + "vram = { context = 4096 }", "needs one card in hardware and a model"),
+    (BASE + 'model = "qwen3.8-flash-next"\nvram = { context = "a" }', "context is 'a'"),
+    (ROOM + "predict_us = inf", "expected 0 to"),
+    (ROOM + "predict_us = -1", "expected 0 to"),
+    (ROOM + "layers_each = [-1, 4]", "do not add up"),
+    (ROOM + "passes = true", "passes is True"),
+    (ROOM + "chunk = 0", "chunk is 0"),
+    (ROOM + "windows = 5", "two numbers, rows and emitted"),
+    (ROOM + 'windows = { rows = "a", emitted = 1 }', "two numbers, rows and emitted"),
+    (ROOM + "windows = { rows = inf, emitted = 1 }", "a window of inf rows"),
+    (ROOM + "model = 5", "model is 5"),
+    (ROOM.replace('"tesla-p40"', "[]"), "no hardware chosen"),
+    (MADE + "synthetic = 3", "needs a table `synthetic`"),
+    (MADE + 'synthetic = { style = "gpt-oss-20b" }', "tokens is missing"),
+    (MADE + 'synthetic = { tokens = "many" }', "expected a whole number"),
+    (MADE + "synthetic = { tokens = 5, acceptance = true }", "expected a number"),
+    (MADE + 'synthetic = { tokens = 5, dead_tail = "long" }', "dead_tail"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), SCENARIOS, ids=[text.split("\n")[-1] for text, _ in SCENARIOS])
+def test_a_scenario_that_means_nothing_is_refused(text, words, here, capsys):
+    (here / "run.toml").write_text(text)
+    assert words in refused("run run.toml", capsys)
+
+
+def number(value: object) -> str:
+    return f'{{ value = {value}, kind = "assumed", source = "a test" }}'
+
+
+FILES = [
+    (f"[link]\nh2d_gb_per_s = {number(1e300)}", "h2d_gb_per_s.value"),
+    (f"[link]\nh2d_gb_per_s = {number('nan')}", "finite"),
+    ('[link]\nh2d_gb_per_s = { kind = "assumed", source = "a test" }', "value is missing"),
+    (f"[ram]\ntotal_gib = {number(1)}", "os_reserve_gib 4 is more than total_gib 1"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), FILES, ids=[words for _, words in FILES])
+def test_a_profile_that_no_machine_can_have_is_refused(text, words, here, capsys):
+    (here / "own.toml").write_text(f'name = "own"\nbase = "tesla-p40"\nsummary = ""\n{text}\n')
+    said = refused("run --trace tiny.parquet --hardware own.toml --slots-per-layer 2", capsys)
+    assert words in said
+    assert "own.toml" in said
+
+
+PRESETS = [
+    (b'base = "own.toml"', "is there a circle?"),
+    (b"base = 5", "expected a preset's name or file"),
+    (b"\xff", "not valid TOML"),
+    (b'base = "generic"\npcie_share = ' + number(5).encode(), "pcie_share: must be a share"),
+    (b'base = "generic"\npcie_share = ' + number(0.5).replace("a test", "").encode(), "pcie_share.source: "),
+    (b'base = "generic"\npcie_per_layer = ' + number(1.5).encode(), "pcie_per_layer: must be a whole number"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), PRESETS, ids=[words for _, words in PRESETS])
+def test_a_preset_that_no_engine_can_have_is_refused(text, words, here, capsys):
+    (here / "own.toml").write_bytes(text)
+    assert words in refused(f"{RUN} --slots-per-layer 2 --engine own.toml", capsys)
+
+
+def test_a_preset_stands_on_a_file_beside_it(here):
+    (here / "below").mkdir()
+    (here / "below/first.toml").write_text('base = "generic"\nname = "first"\nmiss = "fetch"\n')
+    (here / "below/second.toml").write_text('base = "first.toml"\nname = "second"\nfill = false\n')
+    preset = load_engine("below/second.toml")
+    assert (preset.name, preset.miss, preset.fill) == ("second", "fetch", False)
+
+
+@pytest.mark.parametrize("share", ["nan%", "inf%", "101%", "-5%", "x%"])
+def test_a_share_of_the_experts_is_one(share, here, capsys):
+    assert "a share from 0% to 100%" in refused(f"sweep --trace tiny.parquet --out new --capacity {share}", capsys)
+
+
+def test_a_card_without_layers_is_named(here):
+    spec = RunSpec(("tesla-p40", "rtx-3090"), Capacity(slots_per_layer=2))
+    assert "no layer is on card 2 of 2: layers_each says how many each" in simulate(random_trace(3), spec).warnings

@@ -39,7 +39,7 @@ def compose_windows(trace: RoutingTrace, rows: float, emitted: float) -> Routing
     TraceError
         Sizes out of range, a trace that has windows already, or too few decode passes for one.
     """
-    if not 1 <= emitted <= np.floor(rows):
+    if not 1 <= emitted <= np.floor(rows) < np.inf:
         raise TraceError(
             f"a window of {rows:g} rows cannot emit {emitted:g} tokens; from 1 to its whole rows are possible"
         )

@@ -39,6 +39,7 @@ def calibrate(
     from rich.console import Console
 
     from hwmodels.errors import HardwareError
+    from hwmodels.registry import load_profile
     from sim.cli.common import open_trace
     from sim.live.schedule import sizes_of
 
@@ -50,6 +51,8 @@ def calibrate(
         raise HardwareError("calibrating needs numba: pip install 'expert-residency[live]'") from None
     if out.suffix != ".toml":
         raise HardwareError("a profile's name ends in .toml", path=out)
+    if like is not None:
+        load_profile(like)
     geometry = open_trace(trace, fmt, model).geometry
     console = Console(stderr=True)
     with console.status("calibrating") as status:

@@ -32,6 +32,18 @@ def picture(path: Path | None) -> Path | None:
     return path
 
 
+def given(context: typer.Context, *apart: str) -> list[str]:
+    """Options that the command line gives, as they are written there, but for the parameters named."""
+    return [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in apart
+        and parameter.name is not None
+        and (source := context.get_parameter_source(parameter.name)) is not None
+        and source.name == "COMMANDLINE"
+    ]
+
+
 TraceArg = Annotated[str, typer.Argument(metavar="TRACE", help="Trace file of any known format, or bundled:NAME.")]
 FormatOpt = Annotated[str | None, typer.Option("--format", help="Trace format; sniffed by default.")]
 ModelOpt = Annotated[

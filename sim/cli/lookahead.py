@@ -45,8 +45,11 @@ def window(
     """Distinct experts of windows up to 64 tokens, and what a perfect look-ahead copies a token."""
     from hwmodels.registry import load_profile
     from policies.placement.strp import read_strp
+    from sim.errors import SimError
     from sim.lookahead import lookahead_cost, window_unions
 
+    if slots is None and (horizon or link or profile or kept_only):
+        raise SimError("--horizon, --link, --profile and --kept-only are about copies, which need --slots")
     recorded = open_trace(trace, fmt, model)
     unions = window_unions(recorded)
     start = read_strp(profile).ranked if profile else []

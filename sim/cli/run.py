@@ -15,6 +15,7 @@ from sim.cli.common import (
     ModelOpt,
     SimulatorOpt,
     SlotsOpt,
+    given,
     number,
     percent,
     show,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def run(
+    context: typer.Context,
     scenario: Annotated[
         str | None,
         typer.Argument(
@@ -104,8 +106,8 @@ def run(
     from sim.scenario import build_scenario, open_scenario_trace
 
     if scenario is not None:
-        if trace or hardware or capacity:
-            raise SimError("give either a scenario file or options, not both")
+        if extra := given(context, "scenario", "ceiling", "simulator", "timeline", "json"):
+            raise SimError(f"a scenario file makes the choices itself; {extra[0]} and the like go with --trace")
         arms = load_arms(scenario)
         if len(arms) > 1:
             if timeline is not None or ceiling:
@@ -142,8 +144,8 @@ def run(
 
         lifted = ceilings(recorded, chosen.spec)
     if json is not None:
-        extra = {"ceilings": [one.to_dict() for one in lifted]} if lifted else {}
-        write_json(json, result.to_dict(passes=True) | extra)
+        ceilings_found = {"ceilings": [one.to_dict() for one in lifted]} if lifted else {}
+        write_json(json, result.to_dict(passes=True) | ceilings_found)
         if quiet:
             return
     _print(recorded, result)

@@ -32,8 +32,11 @@ def score(
 ) -> None:
     """Rank runs by time, with the share of the possible gain that each takes, and what binds it."""
     from sim.bounds import assess
+    from sim.errors import SimError
     from sim.score import score as score_runs
 
+    if trace is None and (model or passes or fmt):
+        raise SimError("--model, --passes and --format say how to read the runs' trace: give it with --trace")
     runs = [run for path in paths for run in _runs(path)]
     if trace is None:
         scores = score_runs(runs)

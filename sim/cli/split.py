@@ -110,6 +110,10 @@ def split(
             raise SimError(f"unknown host mode {mode!r} (known: {', '.join(HOST_MODES)})")
     low, high = _count(count)
     by_rules = n_cpu_moe is not None or bool(override_tensor)
+    if layers is not None and not by_rules:
+        raise SimError("--layers goes with --n-cpu-moe or --override-tensor; a plan finds the layers itself")
+    if plot is not None and by_rules:
+        raise SimError("--plot is of a plan, not of rules")
     name, quants = _quants(model, quant)
     cards = sets_of_cards(gpu, low, high)
     if by_rules and (len(cards) > 1 and len(gpu) == 1):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sim.cli import app
-from sim.cli.common import SimulatorOpt, dump_json, number, percent, show, table
+from sim.cli.common import SimulatorOpt, dump_json, given, number, percent, show, table
 from sim.cli.progress import Bar
 
 if TYPE_CHECKING:
@@ -40,11 +40,14 @@ EvictionOpt = Annotated[list[str] | None, typer.Option("--eviction", help="Evict
 PrefetchOpt = Annotated[list[str] | None, typer.Option("--prefetch", help="Prefetch policy; may be repeated.")]
 MissOpt = Annotated[str, typer.Option("--miss", help="What a miss does: cpu, fetch, hybrid or stream.")]
 PassesOpt = Annotated[int, typer.Option("--passes", min=0, help="First passes of the trace only; 0 for all.")]
+RUNNING = ("out", "file", "workers", "scheduler", "resume", "retry_failed", "simulator", "json_out")
+"""Parameters that choose nothing of a cell."""
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
 
 
 @app.command("sweep")
 def sweep_command(
+    context: typer.Context,
     out: OutOpt,
     file: FileArg = None,
     trace: TraceOpt = None,
@@ -74,6 +77,8 @@ def sweep_command(
         raise SimError(
             "give either a sweep file (residency sweep SWEEP.toml) or a trace (residency sweep --trace FILE)"
         )
+    if retry_failed and not resume:
+        raise SimError("--retry-failed goes with --resume")
     if trace is not None:
         from sim.sweep.default import default_sweep
 
@@ -82,8 +87,8 @@ def sweep_command(
             eviction=eviction or (), prefetch=prefetch or (), miss=miss, passes=passes or None,
         )  # fmt: skip
         file = _keep(out, text, resume=resume)
-    elif hardware or capacity or eviction or prefetch or fmt or model:
-        raise SimError("a sweep file makes the choices itself; --hardware and the like go with --trace")
+    elif extra := given(context, *RUNNING):
+        raise SimError(f"a sweep file makes the choices itself; {extra[0]} and the like go with --trace")
     assert file is not None
     try:
         with Bar("cells", quiet=json_out) as bar:
@@ -107,14 +112,16 @@ def sweep_command(
 def _keep(out: Path, text: str, *, resume: bool) -> Path:
     """Write the built-in sweep to DIR/sweep.toml; with `resume` one that is there already must say the same."""
     from sim.errors import SimError
+    from sim.sweep.plan import PLAN
 
     path = out / "sweep.toml"
-    if path.exists() and (not resume or path.read_text(encoding="utf-8") != text):
-        if resume:
+    if (out / PLAN).exists():  # a sweep that was refused leaves no plan, and its file is written anew
+        if not resume:
+            raise SimError(f"{out}: there is a sweep here already; go on with --resume, or choose another folder")
+        if path.exists() and path.read_text(encoding="utf-8") != text:
             raise SimError(
                 f"{path} differs from this command's sweep; run `residency sweep {path} --out {out} --resume`"
             )
-        raise SimError(f"{out}: there is a sweep here already; go on with --resume, or choose another folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -32,7 +32,7 @@ def vram(
     from hwmodels.registry import load_profile
     from hwmodels.units import GIB, MIB, parse_size
     from hwmodels.vram import slot_bytes
-    from sim.errors import SimError
+    from sim.errors import MisfitError
     from sim.host import plan_host
     from sim.vram import card_budget, ram_budget
     from traces import load_model
@@ -52,7 +52,7 @@ def vram(
         )  # fmt: skip
         memory = {line.name: line.nbytes for line in ram.lines} | {"left for the page cache": ram.page_cache_bytes}
         misfit = None
-    except (SimError, HardwareError) as error:
+    except (MisfitError, HardwareError) as error:
         memory, misfit = {}, str(error)
     if json is not None:
         lines = [{"line": line.name, "bytes": line.nbytes, "source": line.source} for line in budget.lines]

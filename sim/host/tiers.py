@@ -115,11 +115,13 @@ def budget(ask: Ask) -> HostPlan:
     """The hottest part of the complement page-locked, the rest in the file."""
     try:
         budget_bytes = round(float(ask.params["gib"]) * GIB)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise SimError(f"host budget: gib is {ask.params['gib']!r}, expected a number of GiB") from None
+    if budget_bytes <= 0:
+        raise SimError(f"host budget: gib is {ask.params['gib']}, expected more than 0")
     limit = min(ask.profile.ram.pin_limit_bytes, ask.usable_bytes)
-    if not 0 < budget_bytes <= limit:
-        raise SimError(
+    if budget_bytes > limit:
+        raise MisfitError(
             f"host budget: {budget_bytes / GIB:g} GiB cannot be page-locked on {ask.profile.name}; "
             f"its limit is {limit / GIB:.1f} GiB"
         )

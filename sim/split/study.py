@@ -151,15 +151,16 @@ def sets_of_cards(
     SimError
         A range that cannot be.
     """
-    if len(gpus) == 1:
-        low, high = low or 1, high or low or 1
-        gpus = [gpus[0]] * high
-    else:
-        low, high = low or 1, high or low or len(gpus)
-    if not 1 <= low <= high <= len(gpus) or high > MAX_CARDS:
-        raise SimError(
-            f"{low} to {high} cards cannot be planned with {len(gpus)} given; at most {MAX_CARDS} are possible"
-        )
+    one = len(gpus) == 1
+    if high is None:
+        high = low if low is not None else len(gpus)
+    low = 1 if low is None else low
+    if not 1 <= low <= high:
+        raise SimError(f"{low} to {high} cards: expected at least 1, and the smaller number first")
+    if high > MAX_CARDS or (high > len(gpus) and not one):
+        most = f"{len(gpus)} are given" if high <= MAX_CARDS else f"at most {MAX_CARDS} can be planned"
+        raise SimError(f"{high} cards: {most}")
+    gpus = [gpus[0]] * high if one else gpus
     return tuple(dict.fromkeys(chosen for count in range(low, high + 1) for chosen in combinations(gpus, count)))
 
 

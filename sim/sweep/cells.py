@@ -182,7 +182,9 @@ def _capacity(choices: Choices, trace: RoutingTrace, typed: dict[str, Any]) -> C
         try:
             share = float(size[:-1]) / 100
         except ValueError:
-            raise SimError(f"capacity = {size!r}: not a share") from None
+            share = -1.0
+        if not 0 <= share <= 1:
+            raise SimError(f"capacity = {size!r}: expected a share from 0% to 100%")
         geometry = trace.geometry
         each = typed.get("layers_each") or (geometry.n_layers,) + (0,) * (len(typed["hardware"]) - 1)
         edges = [sum(each[:i]) for i in range(len(each) + 1)]
