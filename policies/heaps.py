@@ -55,7 +55,7 @@ def heap(alloc: Allocator, pool: Pool) -> Heap:
     )  # fmt: skip
 
 
-def _less(s: Heap, score: float, stamp: int, key: int, at: int) -> bool:
+def before(s: Heap, score: float, stamp: int, key: int, at: int) -> bool:
     """Whether these stand before the entry at index `at`."""
     if score != s.scores[at]:
         return score < s.scores[at]
@@ -77,7 +77,7 @@ def _sift_up(s: Heap, base: int, i: int, score: float, stamp: int, key: int) -> 
     """Place for an entry, from the hole at place `i` upwards."""
     while i > ROOT:
         parent = (i >> 3) + 6
-        if not _less(s, score, stamp, key, base + parent):
+        if not before(s, score, stamp, key, base + parent):
             break
         _move(s, base + parent, base + i)
         i = parent
@@ -95,10 +95,10 @@ def _sift_down(s: Heap, base: int, i: int, end: int, score: float, stamp: int, k
         value = scores[least]
         for at in range(least + 1, base + min(child + 8, end)):
             other = scores[at]
-            if other < value or (other == value and _less(s, other, s.stamps[at], s.items[at], least)):
+            if other < value or (other == value and before(s, other, s.stamps[at], s.items[at], least)):
                 least = at
                 value = other
-        if score < value or (score == value and _less(s, score, stamp, key, least)):
+        if score < value or (score == value and before(s, score, stamp, key, least)):
             break
         _move(s, least, base + i)
         i = least - base

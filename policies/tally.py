@@ -9,10 +9,11 @@ eviction scheme".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from policies.heaps import Heap, heap, heap_first_free, heap_push, heap_remove
+from policies.heaps import Heap, before, heap, heap_first_free, heap_push, heap_remove
 from policies.protocol import Allocator, Pool
 from policies.structures import Links, first_free, links, push_back, push_before, push_by_stamp, unlink
 
@@ -44,7 +45,7 @@ def tally_used(s: Tally, scope: int, key: int) -> None:
         tally_add(s, scope, key)
         return
     above = s.lists.next[own]
-    if _stands_for(s, above, s.waiting.score[key]):
+    if _count(s, above) == s.waiting.score[key]:
         _leave(s, key)
         push_back(s.members, above, key)
     elif s.members.size[own] > 1:
@@ -57,9 +58,9 @@ def tally_add(s: Tally, scope: int, key: int) -> None:
     """Add a key that the current event wants: few members have newer stamps."""
     count = s.waiting.score[key]
     at = s.lists.next[len(s.members.home) + scope]
-    while _stands_below(s, at, count):
+    while _count(s, at) < count:
         at = s.lists.next[at]
-    if not _stands_for(s, at, count):
+    if _count(s, at) != count:
         at = _new_list(s, scope, at)
     push_by_stamp(s.members, at, key, s.waiting.stamp)
 
@@ -86,28 +87,18 @@ def tally_first_free(s: Tally, scope: int, guard: Sequence[int], tick: int) -> i
         at = s.lists.next[at]
     if s.waiting.size[scope] > 0:
         other = heap_first_free(s.waiting, scope, guard, tick)
-        if found < 0 or (other >= 0 and _before(s.waiting, other, found)):
-            found = other
+        if found < 0:
+            return other
+        score, stamp = s.waiting.score[found], s.waiting.stamp[found]
+        if other >= 0 and not before(s.waiting, score, stamp, found, s.waiting.place[other]):
+            return other
     return found
 
 
-def _before(s: Heap, key: int, other: int) -> bool:
-    if s.score[key] != s.score[other]:
-        return s.score[key] < s.score[other]
-    if s.stamp[key] != s.stamp[other]:
-        return s.stamp[key] < s.stamp[other]
-    return key < other
-
-
-def _stands_for(s: Tally, which: int, count: float) -> bool:
-    """Whether this is a list, not the end of them, and its members have this count."""
+def _count(s: Tally, which: int) -> float:
+    """Count of a list's members; behind the last list more than any."""
     keys = len(s.members.home)
-    return which < keys and s.waiting.score[s.members.prev[keys + which]] == count
-
-
-def _stands_below(s: Tally, which: int, count: float) -> bool:
-    keys = len(s.members.home)
-    return which < keys and s.waiting.score[s.members.prev[keys + which]] < count
+    return s.waiting.score[s.members.prev[keys + which]] if which < keys else math.inf
 
 
 def _new_list(s: Tally, scope: int, after: int) -> int:

@@ -188,10 +188,10 @@ MUTATIONS = {
     ),
     "lfu: ties to the newer": (tally, "first_free", newest, definition("lfu", NaiveLfu())),
     "lfu: who waits leaves first": (
-        tally, "_before", lambda s, key, other: True, definition("lfu", NaiveLfu(), visited=True)
+        tally, "before", lambda s, score, stamp, key, at: False, definition("lfu", NaiveLfu(), visited=True)
     ),
     "in-cache lfu: ties to the newer": (
-        heaps, "_less", newer_first, definition("lfu:counts=in-cache", NaiveInCacheLfu())
+        heaps, "before", newer_first, definition("lfu:counts=in-cache", NaiveInCacheLfu())
     ),
     "belady: nearest use leaves": (
         belady.Belady, "victim", staticmethod(belady_nearest), optimum("belady", bypass=False)

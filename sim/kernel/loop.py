@@ -77,6 +77,8 @@ class Cache(NamedTuple):
     """Experts of any size that every scope has room for: larger events may need waves."""
     members_may_leave: int
     overflow: int
+    nobody: int
+    """-1, which would be a type of its own if it stood in the code."""
 
 
 class Between(NamedTuple):
@@ -122,9 +124,9 @@ def replay_steps(table: Ints) -> None:
     late = False
     periodic, overflow, roomy = between.periodic, cache.overflow, cache.roomy
     # Sums of the current bucket stay in registers until it changes.
-    distinct = distinct_hits = routed = routed_hits = compulsory = missed_bytes = 0
-    at = number = phase = request = -1
-    bucket = 0
+    at = number = phase = request = cache.nobody
+    bucket = none = at + 1
+    distinct = distinct_hits = routed = routed_hits = compulsory = missed_bytes = none
     n_steps = len(steps.layers)
     last = len(keys) - 1
     hi = 0
@@ -138,7 +140,7 @@ def replay_steps(table: Ints) -> None:
             into = phase if number < steps.warmup_passes else phase + N_PHASES
             if into != bucket:
                 _book(counters, bucket, distinct, distinct_hits, routed, routed_hits, compulsory, missed_bytes)
-                distinct = distinct_hits = routed = routed_hits = compulsory = missed_bytes = 0
+                distinct = distinct_hits = routed = routed_hits = compulsory = missed_bytes = none
                 bucket = into
         n = 0
         for i in range(lo, hi):
@@ -246,7 +248,7 @@ def _admit(cache: Cache, totals: Ints, evict: Any, admission: Any, key: int, ste
 def _trim(cache: Cache, totals: Ints, evict: Any, scope: int, step: int) -> None:
     """`CachePool.trim`."""
     while cache.used[scope] > cache.capacity[scope]:
-        victim = evict_victim(evict, scope, -1, cache.guard, step)
+        victim = evict_victim(evict, scope, cache.nobody, cache.guard, step)
         if victim < 0:
             break
         _remove(cache, totals, evict, victim)

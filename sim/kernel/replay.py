@@ -116,6 +116,7 @@ class ReplayKernel:
             roomy=min(pool.capacity) // max(1, int(sizes[-1])),
             members_may_leave=int(eviction.may_evict_members),
             overflow=int(overflow),
+            nobody=-1,
         )
         self._between = loop.Between(
             periodic=int(admission.periodic),
