@@ -10,7 +10,7 @@ from policies.protocol import (
     Pool,
     PrefetchPolicy,
 )
-from policies.registry import available, create, describe
+from policies.registry import available, create, describe, sees_future
 
 __all__ = [
     "AdmissionPolicy",
@@ -24,4 +24,5 @@ __all__ = [
     "available",
     "create",
     "describe",
+    "sees_future",
 ]

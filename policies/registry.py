@@ -97,6 +97,19 @@ def create(kind: Kind, spec: str) -> Policy:
     return cls(**values)
 
 
+def sees_future(
+    eviction: str, prefetch: str = "none", placement: str | None = None, quotas: str = "equal"
+) -> bool:
+    """Whether a policy, the set that a run starts from, or quotas of layers know the trace in advance.
+
+    What does is a bound and no candidate. Names as of `create`; no placement is the eviction policy's own.
+    """
+    evicting = create("eviction", eviction)
+    placements = [placement or evicting.default_placement, *([] if quotas == "equal" else [quotas])]
+    others = (create("prefetch", prefetch), *(create("placement", spec) for spec in placements))
+    return any(policy.needs_future for policy in (evicting, *others))
+
+
 def _convert(text: str, hint: Any, where: str) -> Any:
     if typing.get_origin(hint) is Literal:
         choices = [str(c) for c in typing.get_args(hint)]

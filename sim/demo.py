@@ -18,7 +18,7 @@ import numpy as np
 
 from hwmodels.registry import load_profile
 from hwmodels.vram import FLASH_NEXT_SESSION, Weights, session_lines, vram_budget
-from policies import create
+from policies import sees_future
 from sim.pool import Capacity
 from sim.result import RunResult
 from sim.run import RunSpec, simulate
@@ -103,17 +103,16 @@ def run_demo(
                 found[jobs[job]] = job.result()
                 progress(len(found))
     return [
-        DemoRun(name, machine, policy, found[i], spec.capacity.total_bytes or 0, _sees_future(spec))
+        DemoRun(
+            name,
+            machine,
+            policy,
+            found[i],
+            spec.capacity.total_bytes or 0,
+            sees_future(spec.eviction, spec.prefetch, spec.placement),
+        )
         for i, (name, machine, policy, spec) in enumerate(specs)
     ]
-
-
-def _sees_future(spec: RunSpec) -> bool:
-    """Whether a policy of the run, or the set that it starts from, knows the trace in advance."""
-    eviction = create("eviction", spec.eviction)
-    placement = create("placement", spec.placement or eviction.default_placement)
-    chosen = (eviction, create("prefetch", spec.prefetch), placement)
-    return any(policy.needs_future for policy in chosen)
 
 
 @cache

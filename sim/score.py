@@ -110,12 +110,15 @@ class Run:
     @property
     def oracle(self) -> bool:
         """Whether a policy sees the future, so that the run is a bound and not a candidate."""
-        from policies import create
+        from policies import sees_future
 
-        eviction = create("eviction", str(self.spec["eviction"]))
-        prefetch = create("prefetch", str(self.spec["prefetch"]))
-        placement = create("placement", str(self.spec["placement"] or eviction.default_placement))
-        return eviction.needs_future or prefetch.needs_future or placement.needs_future
+        spec = self.spec
+        return sees_future(
+            str(spec["eviction"]),
+            str(spec["prefetch"]),
+            spec["placement"],
+            spec["capacity"].get("quotas", "equal"),
+        )
 
     @property
     def is_baseline(self) -> bool:

@@ -106,6 +106,27 @@ def test_replay_prints_policies_bounds_and_warnings(trace_file):
         assert expected in done.stdout
 
 
+def test_what_sees_the_future_is_marked(trace_file, tmp_path):
+    """A fixed set by hindsight, an oracle by name, quotas by hindsight: none of them is a candidate."""
+    star = "* sees the future"
+    small = ("replay", trace_file, "--capacity", "6MB", "--eviction")
+    assert star not in residency(*small, "lru").stdout
+    assert "static *" in residency(*small, "static").stdout
+    assert star in residency(*small, "lru", "--placement", "hindsight").stdout
+    assert star in residency(*small, "lru", "--scope", "layer:hindsight").stdout
+    assert "belady-window *" in residency("curve", trace_file, "--points", 2, "--eviction", "belady-window").stdout
+    run = ("run", "--trace", trace_file, "--hardware", "tesla-p40", "--slots-per-layer", 2)
+    said = "a policy sees the future"
+    assert said not in residency(*run).stdout
+    for more in (("--eviction", "static"), ("--placement", "hindsight"), ("--prefetch", "oracle")):
+        assert said in residency(*run, *more).stdout
+    sweep = residency(
+        "sweep", "--trace", trace_file, "--out", tmp_path / "s", "--hardware", "tesla-p40", "--capacity", "50%",
+        "--eviction", "static", "--eviction", "lru", "--prefetch", "none", "--json",
+    )  # fmt: skip
+    assert [row["eviction"] for row in json.loads(sweep.stdout)["best"]] == ["lru"]
+
+
 def test_replay_warns_below_the_token_cycle(trace_file):
     done = residency("replay", trace_file, "--eviction", "lru", "--capacity", "5MB")
     assert "exactly 0 %" in done.stdout

@@ -78,6 +78,7 @@ ScopeOpt = Annotated[
 
 
 PIPE_WIDTH = 160
+SEES_FUTURE = "* sees the future: a bound, not a candidate"
 
 
 def open_trace(source: str, fmt: str | None, model: str | None) -> RoutingTrace:

@@ -9,6 +9,7 @@ import typer
 
 from sim.cli import app
 from sim.cli.common import (
+    SEES_FUTURE,
     FormatOpt,
     JsonOpt,
     ModelOpt,
@@ -54,7 +55,7 @@ def curve(
     json: JsonOpt = None,
 ) -> None:
     """Hit rate against capacity for every policy, with the optimum."""
-    from policies import available, create
+    from policies import available, create, sees_future
     from sim.curve import even_capacities, hit_curve
     from sim.errors import SimError
     from sim.replay import Steps
@@ -97,10 +98,14 @@ def curve(
         f"{recorded.geometry.label}: {phase} hit % (distinct) by slots a layer, {scope} scope",
         ["policy", *(str(capacities[i].slots_per_layer) for i in picked)],
     )
+    quotas = scope.partition(":")[2] or "equal"
+    ahead = {spec for spec in asked if sees_future(spec, quotas=quotas)}
     for spec in _ranked(curves, phase):
-        name = spec + (" (bound)" if spec in BOUNDS else "")
+        name = spec + (" (bound)" if spec in BOUNDS else " *" if spec in ahead else "")
         shown.add_row(name, *(percent(curves[spec][i].phases[phase].hit_rate, 1) for i in picked))
     show(shown)
+    if ahead - {*BOUNDS}:
+        typer.echo(SEES_FUTURE)
     methods = dict.fromkeys(point.method for found in curves.values() for point in found)
     notes = [f"counted by: {', '.join(methods)}"]
     if recorded.synthetic:

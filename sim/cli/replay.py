@@ -9,6 +9,7 @@ import typer
 
 from sim.cli import app
 from sim.cli.common import (
+    SEES_FUTURE,
     CapacityOpt,
     FormatOpt,
     JsonOpt,
@@ -65,7 +66,7 @@ def replay(
     json: JsonOpt = None,
 ) -> None:
     """Count hits of eviction policies on a trace, beside the optimum and the compulsory-miss bound."""
-    from policies import create
+    from policies import create, sees_future
     from sim.errors import SimError
 
     if oversize not in ("waves", "overflow"):
@@ -91,7 +92,9 @@ def replay(
         if str(json) == "-":
             return
     order = sorted(results, key=lambda s: (s in bounds, -results[s].phases["all"].distinct_hits))
-    _show(data, results, order, warmup)
+    quotas = scope.partition(":")[2] or "equal"
+    ahead = {spec for spec in order if sees_future(spec, placement=placement, quotas=quotas)}
+    _show(data, results, order, warmup, ahead)
     agreements = {spec: data["policies"][spec].get("engine_agreement") for spec in order}
     if all(agreements.values()):
         closest = max(order, key=lambda spec: agreements[spec]["equal"])
@@ -161,7 +164,10 @@ def _head(facts: dict[str, Any], trace: RoutingTrace, results: dict[str, ReplayR
     }
 
 
-def _show(data: dict[str, Any], results: dict[str, ReplayResult], order: list[str], warmup: int) -> None:
+def _show(
+    data: dict[str, Any], results: dict[str, ReplayResult], order: list[str], warmup: int, ahead: set[str]
+) -> None:
+    """The table; policies of `ahead` see the future."""
     from hwmodels.units import format_bytes
 
     one = next(iter(results.values()))
@@ -183,7 +189,7 @@ def _show(data: dict[str, Any], results: dict[str, ReplayResult], order: list[st
         every = result.phases["all"]
         misses = every.distinct - every.distinct_hits
         row = [
-            spec + (" (bound)" if spec in BOUNDS else ""),
+            spec + (" (bound)" if spec in BOUNDS else " *" if spec in ahead else ""),
             percent(every.hit_rate),
             percent(every.routed_hit_rate),
         ]
@@ -198,3 +204,5 @@ def _show(data: dict[str, Any], results: dict[str, ReplayResult], order: list[st
         shown.add_row(*row)
     shown.add_row("endless cache", percent(data["compulsory_bound"]))
     show(shown)
+    if ahead - {*BOUNDS}:
+        typer.echo(SEES_FUTURE)

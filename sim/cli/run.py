@@ -28,7 +28,10 @@ from sim.cli.common import (
 if TYPE_CHECKING:
     from sim.arms import Arm
     from sim.result import RunResult
+    from sim.run import RunSpec
     from traces import RoutingTrace
+
+BOUND = "a policy sees the future: a bound, not a candidate"
 
 
 @app.command()
@@ -155,7 +158,13 @@ def run(
         print_ceilings(lifted)
     if timeline is not None:
         typer.echo(f"timeline: {timeline} (open it at ui.perfetto.dev)")
-    warn(result.warnings)
+    warn([*result.warnings, *([BOUND] if _ahead(chosen.spec) else [])])
+
+
+def _ahead(spec: RunSpec) -> bool:
+    from policies import sees_future
+
+    return sees_future(spec.eviction, spec.prefetch, spec.placement, spec.capacity.quotas)
 
 
 def _run_arms(arms: tuple[Arm, ...], json: Path | None, simulator: str) -> None:

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sim.cli import app
-from sim.cli.common import FormatOpt, JsonOpt, ModelOpt, number, open_trace, percent, show, table, warn, write_json
+from sim.cli.common import (
+    SEES_FUTURE,
+    FormatOpt,
+    JsonOpt,
+    ModelOpt,
+    number,
+    open_trace,
+    percent,
+    show,
+    table,
+    warn,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from sim.ceiling import Ceiling
@@ -110,7 +122,7 @@ def _print(scores: list[Score]) -> None:
         shown.add_row(*cells)
     show(shown)
     if any(made.run.oracle for made in scores):
-        typer.echo("* sees the future: a bound, not a candidate")
+        typer.echo(SEES_FUTURE)
     if gap:
         lookups = next(made.gap["lookups"] for made in scores if made.gap)
         typer.echo(

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from policies import create
+from policies import create, sees_future
 from sim.preset import load_engine
 from sim.result import CAUSES, TIERS, RunResult
 from sim.run import RunSpec
@@ -143,7 +143,6 @@ def room_row(trace: RoutingTrace, spec: RunSpec) -> Row:
     each = spec.layers_each or (geometry.n_layers,) + (0,) * (len(spec.hardware) - 1)
     layer_card = [card for card, n in enumerate(each) for _ in range(n)]
     room = sum(spec.capacity.per_scope(geometry, layer_card))
-    policies = (create("eviction", spec.eviction), create("prefetch", spec.prefetch))
     return {
         "passes": trace.n_passes,
         "model": geometry.label,
@@ -151,7 +150,7 @@ def room_row(trace: RoutingTrace, spec: RunSpec) -> Row:
         "vram_bytes": room + sum(geometry.dense_bytes) + geometry.head_bytes,
         "cached_share": room / geometry.all_expert_bytes,
         "cycles": room / geometry.token_cycle_bytes,
-        "oracle": any(policy.needs_future for policy in policies),
+        "oracle": sees_future(spec.eviction, spec.prefetch, spec.placement, spec.capacity.quotas),
     }
 
 
