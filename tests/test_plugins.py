@@ -148,10 +148,11 @@ def test_a_plug_in_that_cannot_be_imported_harms_nobody_else(installed, trace_fi
 
 def test_the_templates_of_the_documentation_keep_every_law():
     page = (Path(__file__).parents[1] / "docs/plugins.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:4]
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:5]
     scope = {"__name__": "templates"}
     exec(compile("\n".join(blocks), "plugins.md", "exec", dont_inherit=True), scope)
     check_eviction(scope["MyLru"]())
+    check_eviction(scope["FastLru"]())
     check_admission(scope["SecondTime"]())
     check_prefetch(scope["SameIds"]())
     assert scope["FrontLoading"]().rank(make_pool(random_trace(1).geometry, Capacity(slots_per_layer=1)), None)
