@@ -13,10 +13,9 @@ from policies.placement.hindsight import Hindsight
 from policies.protocol import AdmissionPolicy, Event
 from sim.testing.cases import capacities, random_trace
 from sim.testing.compiled import ArrayPool
+from sim.testing.shared import SEEDS, Replayed, declared, same_on
 from sim.testing.strict import StrictPool
 from sim.testing.watched import WatchedPool, replay_watched
-
-SEEDS = range(3)
 
 
 class _Selecting(WatchedPool):
@@ -48,15 +47,11 @@ class _Selecting(WatchedPool):
 
 def check_declarations(policy: AdmissionPolicy) -> None:
     """Name, source and a docstring are there; parameters are a frozen dataclass's fields with defaults."""
-    cls = type(policy)
-    assert isinstance(policy, AdmissionPolicy), f"{cls.__name__} is no AdmissionPolicy"
-    assert cls.name, f"{cls.__name__} has no name"
-    assert cls.source, f"{cls.__name__} names no source"
-    assert (cls.__doc__ or "").strip(), f"{cls.__name__} has no docstring"
-    assert dataclasses.is_dataclass(cls), f"{cls.__name__} is no dataclass"
-    assert cls.__dataclass_params__.frozen, f"{cls.__name__} is not frozen"  # type: ignore[attr-defined]
-    for field in dataclasses.fields(cls):
-        assert field.default is not dataclasses.MISSING, f"{cls.__name__}.{field.name} has no default"
+    declared(policy, AdmissionPolicy)
+
+
+def _replayed(policy: AdmissionPolicy) -> Replayed:
+    return lambda trace, capacity, **more: replay_watched(trace, Lru(), policy, capacity, **more)
 
 
 def check_laws_at_every_step(policy: AdmissionPolicy) -> None:
@@ -94,26 +89,12 @@ def check_causal(policy: AdmissionPolicy) -> None:
 
 def check_runs_on_arrays(policy: AdmissionPolicy) -> None:
     """A policy that says it can be compiled gives the same on lists and on arrays."""
-    if not policy.compiled:
-        return
-    for seed in SEEDS:
-        trace = random_trace(seed, passes=30)
-        for capacity in capacities(trace.geometry):
-            plain, _ = replay_watched(trace, Lru(), policy, capacity)
-            arrays, _ = replay_watched(trace, Lru(), policy, capacity, pool_type=ArrayPool)
-            assert plain == arrays, f"{policy.name}: lists and arrays differ"
+    same_on(ArrayPool, policy, _replayed(policy), "lists and arrays differ")
 
 
 def check_keeps_promises(policy: AdmissionPolicy) -> None:
     """A policy that says it can be compiled counts no index from the end and keeps to the ranges it promised."""
-    if not policy.compiled:
-        return
-    for seed in SEEDS:
-        trace = random_trace(seed, passes=30)
-        for capacity in capacities(trace.geometry):
-            plain, _ = replay_watched(trace, Lru(), policy, capacity)
-            kept, _ = replay_watched(trace, Lru(), policy, capacity, pool_type=StrictPool)
-            assert plain == kept, f"{policy.name}: the kind of list matters"
+    same_on(StrictPool, policy, _replayed(policy), "the kind of list matters")
 
 
 ADMISSION_CHECKS: tuple[Callable[[AdmissionPolicy], None], ...] = (

@@ -14,24 +14,18 @@ from policies.protocol import EvictionPolicy, Lists, PolicyError
 from sim.pool import Capacity, make_pool
 from sim.testing.cases import capacities, random_trace
 from sim.testing.compiled import ArrayPool
+from sim.testing.shared import SEEDS, Replayed, declared, same_on
 from sim.testing.strict import StrictPool
 from sim.testing.watched import WatchedPool, replay_watched, visited_pool
-
-SEEDS = range(3)
 
 
 def check_declarations(policy: EvictionPolicy) -> None:
     """Name, source and a docstring are there; parameters are a frozen dataclass's fields with defaults."""
-    cls = type(policy)
-    assert isinstance(policy, EvictionPolicy), f"{cls.__name__} is no EvictionPolicy"
-    assert cls.name, f"{cls.__name__} has no name"
-    assert cls.name == cls.name.lower().strip(), f"{cls.__name__}: name {cls.name!r} is not plain lower case"
-    assert cls.source, f"{cls.__name__} names no source"
-    assert (cls.__doc__ or "").strip(), f"{cls.__name__} has no docstring"
-    assert dataclasses.is_dataclass(cls), f"{cls.__name__} is no dataclass"
-    assert cls.__dataclass_params__.frozen, f"{cls.__name__} is not frozen"  # type: ignore[attr-defined]
-    for field in dataclasses.fields(cls):
-        assert field.default is not dataclasses.MISSING, f"{cls.__name__}.{field.name} has no default"
+    declared(policy, EvictionPolicy)
+
+
+def _replayed(policy: EvictionPolicy) -> Replayed:
+    return lambda trace, capacity, **more: replay_watched(trace, policy, Always(), capacity, **more)
 
 
 def check_laws_at_every_step(policy: EvictionPolicy) -> None:
@@ -116,26 +110,12 @@ def check_refuses_to_guess(policy: EvictionPolicy) -> None:
 
 def check_runs_on_arrays(policy: EvictionPolicy) -> None:
     """A policy that says it can be compiled keeps its state in the allocator's sequences: arrays give the same."""
-    if not policy.compiled:
-        return
-    for seed in SEEDS:
-        trace = random_trace(seed, passes=30)
-        for capacity in capacities(trace.geometry):
-            plain, _ = replay_watched(trace, policy, Always(), capacity)
-            arrays, _ = replay_watched(trace, policy, Always(), capacity, pool_type=ArrayPool)
-            assert plain == arrays, f"{policy.name}: lists and arrays differ"
+    same_on(ArrayPool, policy, _replayed(policy), "lists and arrays differ")
 
 
 def check_keeps_promises(policy: EvictionPolicy) -> None:
     """A policy that says it can be compiled counts no index from the end and keeps to the ranges it promised."""
-    if not policy.compiled:
-        return
-    for seed in SEEDS:
-        trace = random_trace(seed, passes=30)
-        for capacity in capacities(trace.geometry):
-            plain, _ = replay_watched(trace, policy, Always(), capacity)
-            kept, _ = replay_watched(trace, policy, Always(), capacity, pool_type=StrictPool)
-            assert plain == kept, f"{policy.name}: the kind of list matters"
+    same_on(StrictPool, policy, _replayed(policy), "the kind of list matters")
 
 
 EVICTION_CHECKS: tuple[Callable[[EvictionPolicy], None], ...] = (

@@ -13,6 +13,7 @@ from policies.protocol import Event, Lists, PrefetchPolicy
 from sim.pool import Capacity, make_future, make_pool
 from sim.testing.cases import random_trace
 from sim.testing.compiled import Arrays, as_arrays, jit
+from sim.testing.shared import declared
 from sim.testing.strict import StrictLists, strict
 from traces import RoutingTrace
 from traces.trace import IntArray
@@ -80,16 +81,8 @@ def proposals(
 
 
 def check_declarations(policy: PrefetchPolicy) -> None:
-    """Name, source, docstring and a moment to be asked are there; parameters have defaults."""
-    cls = type(policy)
-    assert isinstance(policy, PrefetchPolicy), f"{cls.__name__} is no PrefetchPolicy"
-    assert cls.name, f"{cls.__name__} has no name"
-    assert cls.source, f"{cls.__name__} names no source"
-    assert (cls.__doc__ or "").strip(), f"{cls.__name__} has no docstring"
-    assert dataclasses.is_dataclass(cls), f"{cls.__name__} is no dataclass"
-    assert cls.__dataclass_params__.frozen, f"{cls.__name__} is not frozen"  # type: ignore[attr-defined]
-    for field in dataclasses.fields(cls):
-        assert field.default is not dataclasses.MISSING, f"{cls.__name__}.{field.name} has no default"
+    """Name, source and a docstring are there; parameters are a frozen dataclass's fields with defaults."""
+    declared(policy, PrefetchPolicy)
 
 
 def check_proposals(policy: PrefetchPolicy) -> None:
