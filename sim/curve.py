@@ -17,11 +17,13 @@ import numpy as np
 
 from policies import create
 from policies.protocol import EvictionPolicy
+from sim.counts import Counters
 from sim.errors import CompileError, SimError
 from sim.kernel import choose
 from sim.pool import Capacity
 from sim.quotas import share_out
-from sim.replay import Counters, Steps, replay
+from sim.replay import replay
+from sim.steps import Steps
 from traces import Phase, RoutingTrace
 
 

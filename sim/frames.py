@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sim.replay import ReplayResult
+    from sim.counts import ReplayResult
     from sim.result import RunResult
     from sim.split.study import Study
 

@@ -8,107 +8,25 @@ compare with tools that do so, and inflates misses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from policies import create
-from policies.protocol import AdmissionPolicy, Event, EvictionPolicy, Future, PlacementPolicy, Pool
+from policies.protocol import AdmissionPolicy, Event, EvictionPolicy, PlacementPolicy, Pool
 from sim.callable import make_callable
+from sim.counts import Counters, ReplayResult, Run, count, counted, phase_passes, result_of
 from sim.errors import CompileError, SimError
 from sim.kernel import choose
-from sim.pool import CachePool, Capacity, future_of, make_future, make_pool, prompt_rows, start_placement
+from sim.pool import CachePool, Capacity, make_future, make_pool, start_placement
 from sim.quotas import share_out
-from traces import ModelGeometry, Phase, RoutingTrace
+from sim.steps import Steps
+from traces import Phase, RoutingTrace
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from sim.kernel.replay import ReplayKernel, StepArrays
-
-IntArray = npt.NDArray[np.integer[Any]]
 Contract = Literal["event", "sequential", "sequential-descending"]
 CONTRACTS: tuple[str, ...] = ("event", "sequential", "sequential-descending")
-
-
-@dataclass
-class Counters:
-    """Look-ups and what became of them, over some passes.
-
-    *distinct* counts each expert once an event, *routed* once a row that wants it.
-    """
-
-    distinct: int = 0
-    distinct_hits: int = 0
-    routed: int = 0
-    routed_hits: int = 0
-    compulsory: int = 0
-    """Distinct misses on experts never wanted before (and not placed at the start)."""
-    miss_bytes: int = 0
-    passes: int = 0
-
-    @classmethod
-    def of(cls, sums: IntArray, passes: int) -> Counters:
-        """From the first six in their order."""
-        return cls(*[int(n) for n in sums], passes)  # type: ignore[call-arg]
-
-    @property
-    def hit_rate(self) -> float | None:
-        """Hits over distinct look-ups, None without look-ups."""
-        return self.distinct_hits / self.distinct if self.distinct else None
-
-    @property
-    def routed_hit_rate(self) -> float | None:
-        """Hits over routed rows, None without rows."""
-        return self.routed_hits / self.routed if self.routed else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain form with both rates."""
-        return vars(self) | {
-            "misses": self.distinct - self.distinct_hits,
-            "hit_rate_distinct": self.hit_rate,
-            "hit_rate_routed": self.routed_hit_rate,
-        }
-
-
-@dataclass
-class ReplayResult:
-    """What one replay counted. `phases` has `all` and each phase that occurs; `warm` leaves a warm-up out."""
-
-    policy: str
-    admission: str
-    contract: str
-    capacity_bytes: int
-    scope: str
-    phases: dict[str, Counters]
-    warm: Counters
-    evictions: int
-    admitted_bytes: int
-    placed: int
-    waves: int
-    """Extra waves: how many times an event had to be split because it did not fit."""
-    hits: npt.NDArray[np.uint8]
-    """(look-ups,) 1 for a hit, in the trace's order."""
-    engine: str = "reference"
-    """`reference` or `kernel`: which ran. The numbers are the same."""
-    warnings: list[str] = field(default_factory=list)
-
-    def frame(self) -> pd.DataFrame:
-        """One row a phase (`sim.frames.counter_frame`)."""
-        from sim.frames import counter_frame
-
-        return counter_frame(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-able form without the per-look-up array."""
-        plain = {k: v for k, v in vars(self).items() if k not in ("hits", "phases", "warm")}
-        return plain | {
-            "phases": {name: c.to_dict() for name, c in self.phases.items()},
-            "warm": self.warm.to_dict(),
-        }
 
 
 def replay(
@@ -181,73 +99,6 @@ def replay(
 
 
 @dataclass
-class Steps:
-    """The trace as a sequence of steps: whole events, or single look-ups under the sequential contracts.
-
-    Replays that share one also share what oracles know and the arrays of the kernel.
-    """
-
-    trace: RoutingTrace
-    offsets: IntArray
-    layers: IntArray
-    passes: IntArray
-    keys: IntArray
-    rows: IntArray
-    back: IntArray | None
-    """(look-ups,) position of each step's look-up in the trace, None if it is the same."""
-
-    @classmethod
-    def of(cls, trace: RoutingTrace, contract: str = "event") -> Steps:
-        """Steps of a trace under a contract."""
-        offsets, keys, rows = trace.event_offsets, trace.keys, trace.rows_wanting
-        layers, passes = trace.event_layer, trace.event_pass
-        back = None
-        if contract != "event":
-            event = np.repeat(np.arange(trace.n_events), np.diff(offsets))
-            sign = 1 if contract == "sequential" else -1
-            back = np.lexsort((sign * keys.astype(np.int64), event))
-            keys, rows, layers, passes = keys[back], rows[back], layers[event], passes[event]
-            offsets = np.arange(len(keys) + 1)
-        return cls(trace, offsets, layers, passes, keys, rows, back)
-
-    @cached_property
-    def future(self) -> Future:
-        """What an oracle may know, as lists."""
-        return future_of(self.keys.tolist(), self.offsets.tolist(), prompt_rows(self.trace))
-
-    @cached_property
-    def arrays(self) -> StepArrays:
-        """As the kernel wants them."""
-        from sim.kernel.replay import StepArrays
-
-        return StepArrays.of(
-            self.offsets, self.layers, self.passes, self.keys, self.rows, self.trace.pass_phase,
-            self.trace.pass_request,
-        )  # fmt: skip
-
-    @cached_property
-    def future_arrays(self) -> Future:
-        """What an oracle may know, as arrays."""
-        from sim.kernel.future import future_arrays
-
-        return future_arrays(self.arrays, prompt_rows(self.trace))
-
-
-@dataclass
-class Run:
-    """What one run counted, whoever ran it."""
-
-    hits: npt.NDArray[Any]
-    phases: dict[str, Counters]
-    warm: Counters
-    evictions: int
-    admitted_bytes: int
-    waves: int
-    placed: int
-    engine: str
-
-
-@dataclass
 class _Job:
     """One replay, ready to run."""
 
@@ -271,12 +122,12 @@ class _Job:
         hits, compulsory = self._in_order(tally.hits), self._in_order(tally.compulsory)
         event = np.repeat(np.arange(trace.n_events), np.diff(trace.event_offsets))
         phase = trace.event_phase[event]
-        phases = {"all": _count(trace, hits, compulsory, np.ones(len(hits), dtype=bool), event)}
+        phases = {"all": count(trace, hits, compulsory, np.ones(len(hits), dtype=bool), event)}
         for value in Phase:
             chosen = phase == value
             if chosen.any():
-                phases[value.name.lower()] = _count(trace, hits, compulsory, chosen, event)
-        warm = _count(trace, hits, compulsory, trace.event_pass[event] >= self.warmup_passes, event)
+                phases[value.name.lower()] = count(trace, hits, compulsory, chosen, event)
+        warm = count(trace, hits, compulsory, trace.event_pass[event] >= self.warmup_passes, event)
         return Run(
             hits, phases, warm, cache.evictions, tally.admitted_bytes, tally.waves, len(placed), "reference"
         )  # fmt: skip
@@ -305,32 +156,6 @@ class _Job:
         out = np.empty_like(found)
         out[self.steps.back] = found
         return out
-
-
-def phase_passes(trace: RoutingTrace, warmup_passes: int) -> IntArray:
-    """(2, phases) passes with events by phase, of the warm-up and after it."""
-    late = np.arange(trace.n_passes) >= warmup_passes
-    present = np.bincount(trace.event_pass, minlength=trace.n_passes) > 0
-    code = late[present] * len(Phase) + trace.pass_phase[present]
-    return np.bincount(code, minlength=2 * len(Phase)).reshape(2, -1)
-
-
-def counted(kernel: ReplayKernel, passes: IntArray, hits: npt.NDArray[Any], placed: int) -> Run:
-    """What a kernel has counted, over these passes."""
-    from sim.kernel.loop import ADMITTED_BYTES, EVICTIONS, WAVES
-
-    counts = kernel.counters.reshape(*passes.shape, -1)
-    phases = {"all": Counters.of(counts.sum(axis=(0, 1)), int(passes.sum()))}
-    for value in Phase:
-        sums = counts[:, value].sum(axis=0)
-        if sums[0]:
-            phases[value.name.lower()] = Counters.of(sums, int(passes[:, value].sum()))
-    warm = Counters.of(counts[1].sum(axis=0), int(passes[1].sum()))
-    totals = kernel.totals
-    return Run(
-        hits, phases, warm, int(totals[EVICTIONS]), int(totals[ADMITTED_BYTES]), int(totals[WAVES]), placed,
-        "kernel",
-    )  # fmt: skip
 
 
 @dataclass
@@ -399,67 +224,6 @@ class _Between:
         self.pending = set(self._newcomers[:n])
         self.lands = number + self.lag if n else 0
         return sum(self.cache.pool.size_of[key] for key in self._newcomers[:n])
-
-
-def result_of(
-    run: Run, eviction: EvictionPolicy, admission: AdmissionPolicy, pool: Pool, geometry: ModelGeometry,
-    scope: str, contract: str,
-) -> ReplayResult:  # fmt: skip
-    """What one run counted, with what a reader must know."""
-    result = ReplayResult(
-        policy=eviction.name,
-        admission=admission.name,
-        contract=contract,
-        capacity_bytes=sum(pool.capacity),
-        scope=scope,
-        phases=run.phases,
-        warm=run.warm,
-        evictions=run.evictions,
-        admitted_bytes=run.admitted_bytes,
-        placed=run.placed,
-        waves=run.waves,
-        hits=run.hits,
-        engine=run.engine,
-    )
-    result.warnings = _warnings(geometry, result)
-    return result
-
-
-def _count(
-    trace: RoutingTrace,
-    hits: npt.NDArray[np.uint8],
-    compulsory: npt.NDArray[np.uint8],
-    chosen: npt.NDArray[np.bool_],
-    event: npt.NDArray[Any],
-) -> Counters:
-    rows = trace.rows_wanting
-    size = np.asarray(trace.geometry.expert_bytes, dtype=np.int64)[trace.event_layer[event]]
-    hit = hits.astype(bool) & chosen
-    return Counters(
-        distinct=int(chosen.sum()),
-        distinct_hits=int(hit.sum()),
-        routed=int(rows[chosen].sum()),
-        routed_hits=int(rows[hit].sum()),
-        compulsory=int(compulsory[chosen].sum()),
-        miss_bytes=int(size[chosen & ~hits.astype(bool)].sum()),
-        passes=len(np.unique(trace.event_pass[event[chosen]])) if chosen.any() else 0,
-    )
-
-
-def _warnings(geometry: ModelGeometry, result: ReplayResult) -> list[str]:
-    """What a reader must know before believing the numbers."""
-    found = []
-    if result.evictions == 0 and result.policy != "static" and result.admitted_bytes:
-        found.append(f"policy {result.policy} was never exercised: nothing had to leave, so all policies tie")
-    cycle = geometry.token_cycle_bytes
-    if result.scope == "global" and result.capacity_bytes < cycle:
-        found.append(
-            f"capacity {result.capacity_bytes / 2**20:.0f} MiB is below one token's experts "
-            f"({cycle / 2**20:.0f} MiB): a global LRU then hits exactly 0 %"
-        )
-    if result.waves:
-        found.append(f"{result.waves} extra waves: some events want more than their scope holds")
-    return found
 
 
 def compulsory_bound(trace: RoutingTrace) -> float:

@@ -303,7 +303,7 @@ def _future(trace: RoutingTrace, compiled: bool) -> Future:
     """What oracles may know: lists for plain Python, arrays for the kernel."""
     if not compiled:
         return make_future(trace)
-    from sim.replay import Steps
+    from sim.steps import Steps
 
     return kept_with(trace, "future", lambda: Steps.of(trace).future_arrays)
 

@@ -13,10 +13,11 @@ import numpy as np
 
 from policies import create
 from policies.protocol import AdmissionPolicy, EvictionPolicy, PlacementPolicy
+from sim.counts import ReplayResult, counted, phase_passes, result_of
 from sim.errors import SimError
 from sim.kernel import choose
 from sim.pool import Capacity, make_pool
-from sim.replay import ReplayResult, Steps, counted, phase_passes, result_of
+from sim.steps import Steps
 from traces import ModelGeometry, Phase, RoutingTrace
 
 

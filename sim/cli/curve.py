@@ -58,7 +58,7 @@ def curve(
     from policies import available, create, sees_future
     from sim.curve import even_capacities, hit_curve
     from sim.errors import SimError
-    from sim.replay import Steps
+    from sim.steps import Steps
 
     asked = list(dict.fromkeys([*(eviction or available("eviction")), *BOUNDS]))
     for spec in asked:  # all names are checked before anything runs

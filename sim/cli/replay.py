@@ -28,8 +28,8 @@ from sim.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from sim.counts import ReplayResult
     from sim.pool import Capacity
-    from sim.replay import ReplayResult
     from traces import RoutingTrace
 
 DEFAULT = ["lru", "fifo", "lfu", "lfru", "random", "static"]
@@ -114,7 +114,8 @@ def _whole(
     recorded: RoutingTrace, asked: list[str], room: Capacity, admission: str, options: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, ReplayResult]]:
     """Facts of the trace, and one result a policy; the steps and what oracles know are made once."""
-    from sim.replay import Steps, compulsory_bound, matches_engine, replay
+    from sim.replay import compulsory_bound, matches_engine, replay
+    from sim.steps import Steps
 
     steps = Steps.of(recorded, options["contract"])
     results = {
