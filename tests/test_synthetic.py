@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from traces import bundled, read_trace
+from traces.builder import TraceBuilder
 from traces.errors import TraceError
 from traces.synthetic import RoutingStyle, generate, list_styles, load_style, lru_curve, measure
 from traces.synthetic.bundle import bundled_trace
@@ -16,7 +17,7 @@ from traces.synthetic.fit import evaluate, fit, nelder_mead, shape_of, shape_onl
 from traces.synthetic.measure import lru_distances
 from traces.synthetic.process import normals, skewed, stream
 from traces.synthetic.style import Target, Workload, load_style_file
-from traces.trace import Phase, RoutingTrace, TraceBuilder
+from traces.trace import Phase, RoutingTrace
 
 STYLE = RoutingStyle(
     base_skew=0.7, request_tilt=1.2, tilt_half_life_tokens=200, memory=1.0, memory_half_life_tokens=1.5

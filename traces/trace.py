@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -332,93 +331,3 @@ def _distinct(t: RoutingTrace) -> tuple[IntArray, IntArray, IntArray, IntArray]:
         counts[by_last].astype(np.int32),
         first[by_last],
     )
-
-
-class TraceBuilder:
-    """Collects rows in any order of layers and passes and makes a `RoutingTrace`.
-
-    Readers call `begin_pass` once a pass, then `row` for each routing row. Rows of one (pass, layer) keep
-    the order in which they came.
-    """
-
-    def __init__(self, geometry: ModelGeometry, **meta: Any) -> None:
-        self.geometry = geometry
-        self.meta = meta
-        self._layer_index = {layer: i for i, layer in enumerate(geometry.layer_ids)}
-        self._passes: list[tuple[int, int, int]] = []
-        self._rows: list[tuple[int, int, int]] = []
-        self._experts: list[Sequence[int]] = []
-        self._weights: list[Sequence[float]] | None = None
-        self._residency: list[Sequence[int]] | None = None
-
-    def begin_pass(self, phase: Phase, *, request: int = 0, emits: int | None = None) -> int:
-        """Start a pass; returns its number. `emits` is 1 unless said."""
-        self._passes.append((request, int(phase), 1 if emits is None else emits))
-        return len(self._passes) - 1
-
-    def row(
-        self,
-        layer: int,
-        experts: Sequence[int],
-        *,
-        position: int = -1,
-        weights: Sequence[float] | None = None,
-        residency: Sequence[int] | None = None,
-        pass_index: int | None = None,
-    ) -> None:
-        """Add one routing row of the current pass (or of `pass_index`); `layer` as the model numbers it."""
-        index = self._layer_index.get(layer)
-        if index is None:
-            raise TraceError(f"layer {layer} is not an MoE layer of {self.geometry.label}")
-        at = len(self._passes) - 1 if pass_index is None else pass_index
-        if at < 0:
-            raise TraceError("a row before the first pass")
-        self._rows.append((at, index, position))
-        self._experts.append(experts)
-        self._weights = _aligned(self._weights, weights, len(self._rows), "weights")
-        self._residency = _aligned(self._residency, residency, len(self._rows), "residency")
-
-    def build(self) -> RoutingTrace:
-        """Sort, validate and freeze."""
-        if not self._rows:
-            raise TraceError("the trace has no routing rows")
-        rows = np.asarray(self._rows, dtype=np.int64)
-        passes = np.asarray(self._passes, dtype=np.int32).reshape(-1, 3)
-        return assemble(
-            self.geometry,
-            pass_request=passes[:, 0],
-            pass_phase=passes[:, 1],
-            pass_emits=passes[:, 2],
-            row_pass=rows[:, 0],
-            row_layer=rows[:, 1],
-            row_position=rows[:, 2],
-            row_counts=np.asarray([len(experts) for experts in self._experts]),
-            row_experts=np.concatenate([np.asarray(experts, dtype=np.int64) for experts in self._experts]),
-            row_weights=None if self._weights is None else np.concatenate(self._weights),
-            row_residency=None if self._residency is None else np.concatenate(self._residency),
-            meta=self.meta,
-        )
-
-
-def _aligned(column: list[Any] | None, value: Sequence[Any] | None, n_rows: int, what: str) -> list[Any] | None:
-    """A column is present on every row or on none."""
-    if value is None and column is None:
-        return None
-    if column is None:
-        if n_rows > 1:
-            raise TraceError(f"{what} given on row {n_rows - 1} but not on the rows before it")
-        column = []
-    if value is None:
-        raise TraceError(f"{what} missing on row {n_rows - 1}")
-    column.append(value)
-    return column
-
-
-def iter_events(trace: RoutingTrace) -> Iterator[tuple[int, int, list[int], list[int]]]:
-    """(event, layer index, keys, rows wanting) in order, as plain Python integers."""
-    offsets = trace.event_offsets.tolist()
-    layers = trace.event_layer.tolist()
-    keys, rows = trace.keys.tolist(), trace.rows_wanting.tolist()
-    for event, layer in enumerate(layers):
-        lo, hi = offsets[event], offsets[event + 1]
-        yield event, layer, keys[lo:hi], rows[lo:hi]
