@@ -9,9 +9,9 @@ import numpy as np
 
 from policies.protocol import Event
 from sim.kernel.link import Linker
+from sim.kernel.state import Recorder
 from sim.kernel.timed import tables as t
-from sim.kernel.timed.acts import act
-from sim.kernel.timed.layout import run_table
+from sim.kernel.timed.layout import SLOT, run_table
 from sim.kernel.timed.walk import run_passes
 from sim.run import prepare
 from sim.testing.strict import Strict, StrictLists
@@ -38,10 +38,13 @@ def interpret(trace, spec, **machine) -> t.Run:
     chosen, cache = ready.policies, ready.cache
     prefetch = chosen.prefetch
     ahead = prefetch.start(cache.pool, StrictLists(), chosen.future, trace.predictions or None)
+    lines = Recorder(cache.pool.keys).line_up((), SLOT.itemsize)
     run = checked(
-        run_table(trace, ready.machine, ready.preset, cache, chosen, ready.miss, ready.host_plan, ready.page_cache)
+        run_table(
+            trace, ready.machine, ready.preset, cache, chosen, ready.miss, ready.host_plan, ready.page_cache, lines
+        )
     )
-    run = run._replace(calls=run.calls._replace(act_code=0, evict_code=1, admit_code=2, ahead_code=3))
+    run = run._replace(calls=run.calls._replace(evict_code=1, admit_code=2, ahead_code=3))
     run.v[t.TO_PASS] = trace.n_passes
     slots, calls, evict, admit = run.slots, run.calls, cache.state, cache.admission_state
 
@@ -54,8 +57,6 @@ def interpret(trace, spec, **machine) -> t.Run:
         )  # fmt: skip
 
     def ask(code: int, _: int, what: int, a: int, b: int, c: int) -> int:
-        if code == 0:
-            return acts(0, what, a, b, c)
         if code == 1 and what == t.VICTIM:
             return chosen.eviction.victim(evict, a, b, slots.guard, c)
         if code == 1 and what in (t.INSERT, t.REMOVE):
@@ -77,6 +78,5 @@ def interpret(trace, spec, **machine) -> t.Run:
         "call": partial(ask),
         "fetch_line": partial(int),
     }  # no functions, which would be copied
-    acts = Interpreter(bound).copy(act)
     Interpreter(bound).copy(run_passes)(0)
     return run

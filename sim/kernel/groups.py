@@ -53,14 +53,6 @@ class Table:
         """Where the words are."""
         return int(self.words.ctypes.data)
 
-    def place(self, *path: str) -> int:
-        """Where a number stands in `words`: names of groups, then of the field."""
-        spec, at = self.spec, 0
-        for name in path:
-            start, spec = {field: (place, what) for field, place, what in spec[1]}[name]
-            at += start
-        return at
-
     def _walk(self, state: Any, words: list[int]) -> Spec:
         fields: list[tuple[str, int, Any]] = []
         start = len(words)

@@ -135,21 +135,24 @@ def compile_loop(
     import numba
     from numba.core.errors import NumbaError
 
+    from sim.kernel.parts import parts_of
+
     linker = Linker(bound)
     copied = linker.copy(loop)  # type: ignore[arg-type]
     anchor = _anchor(linker.sources, label)
     kept = anchor is not None
     try:
-        if kinds is not None and (anchor is None or not any(anchor.parent.rglob("*.nbi"))):
-            # Functions of given types are compiled as they are linked, which a kernel on disk does not need.
-            copied = Linker(bound, kinds=kinds).copy(loop)  # type: ignore[arg-type]
-        if anchor is not None:
-            # numba keeps what it compiles beside the file that a function is said to come from.
-            copied.__code__ = copied.__code__.replace(co_filename=str(anchor))
-        if callback:
-            return _Callback(numba.cfunc(signature, cache=kept)(copied))
-        njit: Any = numba.njit
-        return njit(signature, nogil=True, no_cfunc_wrapper=True, cache=kept)(copied)
+        with parts_of(copied.__qualname__):
+            if kinds is not None and (anchor is None or not any(anchor.parent.rglob("*.nbi"))):
+                # Functions of given types are compiled as they are linked, which a kernel on disk does not need.
+                copied = Linker(bound, kinds=kinds).copy(loop)  # type: ignore[arg-type]
+            if anchor is not None:
+                # numba keeps what it compiles beside the file that a function is said to come from.
+                copied.__code__ = copied.__code__.replace(co_filename=str(anchor))
+            if callback:
+                return _Callback(numba.cfunc(signature, cache=kept)(copied))
+            njit: Any = numba.njit
+            return njit(signature, nogil=True, no_cfunc_wrapper=True, cache=kept)(copied)
     except NumbaError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise CompileError(f"{label.split('|')[0]} cannot be compiled: {' '.join(lines[:3])}") from error

@@ -64,29 +64,50 @@ class Recorder:
 
     def pack(self, *states: Any) -> None:
         """Put the columns of these states side by side, wide ones first."""
-        columns = {id(values): values for state in states for values in self._columns(state)}
+        self._pack(
+            _by_width(values for state in states for values in self._columns(state) if isinstance(values, array))
+        )
+
+    def _pack(self, columns: list[Sequence[Any]]) -> None:
         if not columns:
             return
-        by_width = sorted(columns.items(), key=lambda item: -item[1].itemsize)
-        used = sum(values.itemsize for values in columns.values())
+        used = sum(_kind(values).itemsize for values in columns)
         width = -(-used // 8) * 8 if used > LINE else 1 << (used - 1).bit_length()
-        rows = max(map(len, columns.values()))
-        records = _aligned(rows * width).reshape(rows, width)
-        at = 0
-        for number, values in by_width:
-            kind = np.dtype(values.typecode)
-            column = records[: len(values), at : at + kind.itemsize].view(kind)[:, 0]
-            column[:] = values
-            at += kind.itemsize
-            self._arrays[number] = column
-            self._kept.append(values)
+        rows = max(map(len, columns))
+        self._fill(columns, _aligned(rows * width).reshape(rows, width), 0)
 
-    def _columns(self, state: Any, name: str = "") -> Iterator[array[Any]]:
-        """Arrays with an entry a key."""
+    def line_up(self, state: Any, room: int) -> npt.NDArray[np.uint8]:
+        """(rows, LINE): a cache line a key with `room` bytes for others, then as many columns of a state as fit.
+
+        Those that do not fit are packed by themselves. Sequences of Python count as columns of 64 bits.
+        """
+        columns = _by_width(self._columns(state))
+        rows = max([self._keys, *map(len, columns)])
+        lines = _aligned(rows * LINE).reshape(rows, LINE)
+        self._pack(columns[self._fill(columns, lines, room) :])
+        return lines
+
+    def _fill(self, columns: list[Sequence[Any]], records: npt.NDArray[np.uint8], at: int) -> int:
+        """Put columns into records from a place on, while they fit; returns how many did."""
+        for done, values in enumerate(columns):
+            kind = _kind(values)
+            if at + kind.itemsize > records.shape[1]:
+                return done
+            column = records[: len(values), at : at + kind.itemsize].view(kind)[:, 0]
+            self._keep(values, column)
+            at += kind.itemsize
+        return len(columns)
+
+    def _columns(self, state: Any, name: str = "") -> Iterator[Sequence[Any]]:
+        """Sequences with an entry a key."""
         if isinstance(state, tuple):
             for part, field in zip(state, getattr(state, "_fields", [""] * len(state)), strict=True):
                 yield from self._columns(part, field)
-        elif isinstance(state, array) and self._keys <= len(state) <= 2 * self._keys and name not in BY_PLACE:
+        elif (
+            isinstance(state, (array, list))
+            and self._keys <= len(state) <= 2 * self._keys
+            and name not in BY_PLACE
+        ):
             yield state
 
     def array(self, values: Sequence[Any] | npt.NDArray[Any]) -> Any:
@@ -94,15 +115,29 @@ class Recorder:
         if isinstance(values, np.ndarray):
             return values
         if id(values) not in self._arrays:
-            kind = np.dtype(values.typecode if isinstance(values, array) else np.int64)
+            kind = _kind(values)
             made = _aligned(len(values) * kind.itemsize).view(kind)
-            try:
-                made[:] = values
-            except (TypeError, ValueError, OverflowError) as error:
-                raise CompileError(f"a state holds what is no number of 64 bits ({error})") from None
-            self._arrays[id(values)] = made
-            self._kept.append(values)
+            self._keep(values, made)
         return self._arrays[id(values)]
+
+    def _keep(self, values: Sequence[Any], made: npt.NDArray[Any]) -> None:
+        """Let an array stand for a sequence."""
+        try:
+            made[:] = values
+        except (TypeError, ValueError, OverflowError) as error:
+            raise CompileError(f"a state holds what is no number of 64 bits ({error})") from None
+        self._arrays[id(values)] = made
+        self._kept.append(values)
+
+
+def _kind(values: Sequence[Any]) -> np.dtype[Any]:
+    return np.dtype(values.typecode if isinstance(values, array) else np.int64)
+
+
+def _by_width(columns: Iterator[Sequence[Any]]) -> list[Sequence[Any]]:
+    """Each once, wide ones first."""
+    unique = {id(values): values for values in columns}
+    return sorted(unique.values(), key=lambda values: -_kind(values).itemsize)
 
 
 def _aligned(nbytes: int) -> npt.NDArray[np.uint8]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from policies.protocol import NEVER, Ints
 from sim.channels.copy_engine import ADAPT, DEMAND, DONE
 from sim.host.plan import DISK, PAGE_CACHE, PINNED
+from sim.kernel.state import LINE
 from sim.kernel.timed.ahead import take
 from sim.kernel.timed.copies import add_copy, drop_stale, new_batch, promote
 from sim.kernel.timed.host import read, source
@@ -94,7 +95,8 @@ def decide(run: Run, card: int, phase: int) -> None:
     run.found.routed[phase * N_TIERS + T_VRAM] += hit_rows
 
     call(calls.evict_code, calls.evict_table, LEARN, 0, 0, 0)
-    call(calls.admit_code, calls.admit_table, LEARN, 0, 0, 0)
+    if calls.admit_learns == 1:
+        call(calls.admit_code, calls.admit_table, LEARN, 0, 0, 0)
     admitted = call(calls.admit_code, calls.admit_table, SELECT, missing, 0, 0)
     if phase == PREFILL and run.rules.prefill_admits == 0:
         admitted = 0
@@ -112,11 +114,11 @@ def decide(run: Run, card: int, phase: int) -> None:
 
 def look_ahead(run: Run, lo: int, hi: int) -> None:
     """Ask for the memory of the experts that the next event wants: it comes while this one is served."""
-    records, width = run.slots.records, run.slots.width
+    lines = run.slots.lines
     policy, policy_width = run.calls.evict_records, run.calls.evict_width
     for i in range(lo, min(hi, len(run.trace.keys))):
         key = run.trace.keys[i]
-        fetch_line(records + key * width)
+        fetch_line(lines + key * LINE)
         if policy_width > 0:
             fetch_line(policy + key * policy_width)
 

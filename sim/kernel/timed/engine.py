@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 from numba.core import types
 
 from sim.errors import CompileError, SimError
@@ -18,9 +20,8 @@ from sim.kernel.link import compile_loop, run_kernel
 from sim.kernel.state import Flat, Recorder, state_function
 from sim.kernel.timed import policy_calls
 from sim.kernel.timed import tables as t
-from sim.kernel.timed.acts import act
 from sim.kernel.timed.host import ACTIVE, INACTIVE
-from sim.kernel.timed.layout import run_table
+from sim.kernel.timed.layout import SLOT, run_table
 from sim.kernel.timed.walk import run_passes
 from sim.machine import Machine
 from sim.page_cache import PageCache
@@ -69,21 +70,33 @@ class TimedKernel:
         prefetch = policies.prefetch
         future = policies.future if prefetch.needs_future else None
         state = prefetch.start(cache.pool, recorder, future, trace.predictions or None)
-        made = run_table(trace, machine, preset, cache, policies, miss, host_plan, page_cache)
+        lines = recorder.line_up(cache.state, SLOT.itemsize)
+        made = run_table(trace, machine, preset, cache, policies, miss, host_plan, page_cache, lines)
         asked = t.Asked(
             made.calls.event, made.trace.keys, made.trace.rows, made.plan.hits, made.slots.resident,
             made.slots.guard, made.calls.misses, made.swaps.newcomers, made.swaps.victims,
         )  # fmt: skip
         proposing = asked._replace(wanted=made.ahead.keys, others=made.ahead.deadlines)
         evict = _Called(policy_calls.evict, cache.eviction, asked, cache.state, recorder)
+        apart = evict.columns_outside(lines)
+        recorder.pack(cache.admission_state)
+        recorder.pack(state)
         admit = _Called(policy_calls.admit, cache.admission, asked, cache.admission_state, recorder)
         ahead = _Called(policy_calls.ahead, prefetch, proposing, state, recorder)
         self._kept = (evict, admit, ahead)
         calls = made.calls._replace(
-            evict_code=evict.code, evict_table=evict.address, evict_records=evict.records,
-            evict_width=evict.width, admit_code=admit.code, admit_table=admit.address,
-            ahead_code=ahead.code, ahead_table=ahead.address,
-        )  # fmt: skip
+            evict_code=evict.code,
+            evict_table=evict.address,
+            evict_records=min((int(column.ctypes.data) for column in apart), default=0),
+            evict_width=max((column.strides[0] for column in apart), default=0),
+            admit_code=admit.code,
+            admit_table=admit.address,
+            admit_learns=int(not always(cache.admission.learn, None)),
+            admit_asks=int(not always(cache.admission.accepts, True)),
+            ahead_code=ahead.code,
+            ahead_table=ahead.address,
+            ahead_learns=int(not always(prefetch.learn, None)),
+        )
         self.tables = made._replace(calls=calls)
 
     def run(self) -> None:
@@ -96,11 +109,7 @@ class TimedKernel:
         PolicyError, CompileError
             A policy raised something.
         """
-        # Both halves work on one table; the walk finds the other one's code and the table in it.
-        acts = _acts(Table(self.tables).spec)
-        calls = self.tables.calls
-        table = Table(self.tables._replace(calls=calls._replace(act_code=acts.address)))
-        table.words[table.place("calls", "act_table")] = table.address
+        table = Table(self.tables)
         kernel = _walk(table.spec)
         with contextlib.suppress(OSError):
             timed_marker().touch()
@@ -169,21 +178,31 @@ class TimedKernel:
         cache.inactive_pages = int(self.tables.v[t.INACTIVE_PAGES])
 
 
+def always(function: Callable[..., Any], answer: Any) -> bool:
+    """Whether a function does nothing but give this answer, so that it need not be called."""
+    steps = [step for step in dis.get_instructions(function) if step.opname != "RESUME"]
+    return [step.opname for step in steps] == ["LOAD_CONST", "RETURN_VALUE"] and steps[0].argval is answer
+
+
 class _Called:
     """One policy, compiled, and the table that its code is given."""
 
     def __init__(self, code: Any, policy: Policy, asked: t.Asked, state: Any, recorder: Recorder) -> None:
-        recorder.pack(state)  # by itself, so that its form does not depend on the other policies
         seen, own = Flat(asked, recorder), Flat(state, recorder)
         self._kept = (seen, own)
-        columns = [array for array in own.arrays if array.strides[0] > array.itemsize]
-        self.records = min((int(array.ctypes.data) for array in columns), default=0)
-        self.width = columns[0].strides[0] if columns else 0
         self._table = marked(seen.table + own.table)
         self.title = f"policy {policy.name}"
         self.address = int(self._table.ctypes.data)
         kind: Any = type(policy)
         self.code = _policy(code, kind, seen.form, len(seen.table), own.form, tuple(own.classes.items())).address
+
+    def columns_outside(self, lines: npt.NDArray[np.uint8]) -> list[npt.NDArray[Any]]:
+        """Columns of the state that lie in records of their own."""
+        return [
+            column
+            for column in self._kept[1].arrays
+            if column.strides[0] > column.itemsize and not np.may_share_memory(column, lines)
+        ]
 
     @property
     def has_raised(self) -> bool:
@@ -206,21 +225,12 @@ def _policy(
     return compile_loop(code, bound, label, CALLBACK, callback=True)
 
 
-def _compile(function: Any, spec: Spec, **options: Any) -> Any:
+@functools.cache
+def _walk(spec: Spec) -> Any:
     group = Group(spec)
     kinds = {
         "Run": group, "Links": group.fields["engines"][1].fields["queues"][1], "int": types.int64,
         "bool": types.boolean, "None": types.void,
     }  # fmt: skip
     bound = {"run_at": group_at(group), "call": call, "fetch_line": fetch_line}
-    return compile_loop(function, bound, f"timed {function.__name__}|{spec}", kinds=kinds, **options)
-
-
-@functools.cache
-def _acts(spec: Spec) -> Any:
-    return _compile(act, spec, signature=CALLBACK, callback=True)
-
-
-@functools.cache
-def _walk(spec: Spec) -> Any:
-    return _compile(run_passes, spec)
+    return compile_loop(run_passes, bound, f"timed walk|{spec}", kinds=kinds)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from policies.structures import Links
 from sim.costs import Costs
@@ -27,6 +28,13 @@ INSERTION = {
     "free": t.FREE, "guarded": t.GUARDED, "never-evict": t.NEVER_EVICT, "staging": t.STAGING, "pages": t.PAGES
 }  # fmt: skip
 SWAP = {"copy": t.SWAP_COPY, "exchange": t.SWAP_EXCHANGE, "streams": t.SWAP_STREAMS}
+SLOT = np.dtype(
+    [("guard", np.int64), ("size_of", np.int64), ("copy_of", np.int32), ("scope_of", np.int32),
+     ("card_of", np.int16), ("source_of", np.int8), ("resident", np.int8), ("ready", np.int8), ("unused", np.int8),
+     ("displaced", np.int8)],
+    align=True,
+)  # fmt: skip
+"""What the model keeps of a key."""
 SPARE = 64
 """Records beyond those that a run can need at once by count."""
 
@@ -36,10 +44,16 @@ def ints(n: int | Sequence[int], fill: int = 0) -> Any:
     return np.full(n, fill, dtype=np.int64) if isinstance(n, int) else np.array(n, dtype=np.int64)
 
 
-def records(n: int, fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Columns of one array of records, so that all fields of one lie side by side."""
-    made = np.zeros(n, dtype=np.dtype(list(fields), align=True))
-    return {name: made[name] for name, _ in fields}
+def records(n: int, names: Sequence[str]) -> dict[str, Any]:
+    """Columns of one array of records, so that all numbers of one lie side by side."""
+    made = np.zeros(n, dtype=[(name, np.int64) for name in names])
+    return {name: made[name] for name in names}
+
+
+def slot_columns(lines: npt.NDArray[np.uint8], keys: int) -> dict[str, Any]:
+    """The fields of `SLOT` in the first bytes of each line."""
+    made = lines[:keys, : SLOT.itemsize].view(SLOT)[:, 0]
+    return {name: made[name] for name in SLOT.names or ()}
 
 
 def lists(keys: int, n: int) -> Links:
@@ -199,9 +213,9 @@ def net_table(machine: Machine, plan: HostPlan) -> tuple[t.Net, list[int]]:
 
 def run_table(
     trace: RoutingTrace, machine: Machine, preset: EnginePreset, pool: CachePool, policies: Policies, miss: str,
-    plan: HostPlan, cache: PageCache | None,
+    plan: HostPlan, cache: PageCache | None, lines: npt.NDArray[np.uint8],
 ) -> t.Run:  # fmt: skip
-    """Everything but the compiled policies."""
+    """Everything but the compiled policies; `lines` have room for a `SLOT` of each key."""
     keys, cards, passes = pool.pool.keys, len(machine.cards), trace.n_passes
     members = max(1, int(np.diff(trace.event_offsets).max(initial=1)))
     segments = members + 3
@@ -211,12 +225,7 @@ def run_table(
     n = 3 * keys + 2 * cards * max(1, rules.frames) + 2 * members + SPARE
     net, ports = net_table(machine, plan)
     links = [card.link for card in machine.cards]
-    per_key = records(
-        keys,
-        [("guard", np.int64), ("size_of", np.int64), ("copy_of", np.int32), ("scope_of", np.int32),
-         ("card_of", np.int16),
-         *((name, np.int8) for name in ("source_of", "resident", "ready", "unused", "displaced"))],
-    )  # fmt: skip
+    per_key = slot_columns(lines, keys)
     per_key["guard"][:] = pool.guard
     per_key["size_of"][:] = pool.pool.size_of
     per_key["scope_of"][:] = pool.pool.scope_of
@@ -238,8 +247,8 @@ def run_table(
         costs=costs_table(trace, machine, preset, plan, policies.predict_ns),
         rules=rules,
         net=net,
-        batches=t.Batches(**records(n, [(name, np.int64) for name in t.Batches._fields])),
-        copies=t.Copies(**records(n, [(name, np.int64) for name in t.Copies._fields])),
+        batches=t.Batches(**records(n, t.Batches._fields)),
+        copies=t.Copies(**records(n, t.Copies._fields)),
         engines=t.Engines(
             queues=lists(n, 6 * cards),
             current=ints(2 * cards, -1),
@@ -263,8 +272,7 @@ def run_table(
         host=host_table(machine, plan, cache, keys, n, segments),
         cpu=t.Cpu(*(ints(segments) for _ in t.Cpu._fields)),
         slots=t.Slots(
-            records=int(per_key["guard"].ctypes.data),
-            width=per_key["guard"].strides[0],
+            lines=int(lines.ctypes.data),
             **per_key,
             used=ints(pool.used),
             capacity=ints(pool.pool.capacity),
@@ -275,7 +283,7 @@ def run_table(
             ints(pool.pool.scopes),
         ),
         swaps=t.Swaps(ints(keys), ints(keys), ints(cards, -1), ints(cards)),
-        calls=t.Calls(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ints(8), ints(max(keys, members))),
+        calls=t.Calls(0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 1, ints(8), ints(max(keys, members))),
         found=t.Found(
             pass_ns=ints(passes), causes=ints(passes * len(CAUSES)), distinct=ints(len(PHASES) * len(TIERS)),
             routed=ints(len(PHASES) * len(TIERS)), stats=ints(t.N_STATS),

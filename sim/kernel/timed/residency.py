@@ -57,7 +57,7 @@ def admit(run: Run, key: int, number: int, forced: int, ahead: int) -> int:
             victim = call(calls.evict_code, calls.evict_table, VICTIM, scope, key, number + 1)
         if victim < 0 or victim == key:
             return deferred
-        if call(calls.admit_code, calls.admit_table, ACCEPTS, key, victim, 0) == 0:
+        if calls.admit_asks == 1 and call(calls.admit_code, calls.admit_table, ACCEPTS, key, victim, 0) == 0:
             return deferred
         remove(run, victim)
         if slots.guard[victim] >= number:

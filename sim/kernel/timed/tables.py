@@ -226,12 +226,10 @@ class Cpu(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """`CachePool` and `Slots`; what is kept of a key lies side by side."""
+    """`CachePool` and `Slots`: in one cache line a key, together with columns of the eviction policy."""
 
-    records: int
-    """Address of the first key's, and bytes of each."""
-    width: int
-
+    lines: int
+    """Address of the first key's."""
     resident: Ints
     guard: Ints
     ready: Ints
@@ -297,20 +295,21 @@ class Swaps(NamedTuple):
 
 
 class Calls(NamedTuple):
-    """Code behind addresses: the steps of the walk, and the policies with their tables."""
-
-    act_code: int
-    act_table: int
+    """Code of the policies behind addresses, and their tables."""
 
     evict_code: int
     evict_table: int
     evict_records: int
-    """Address of what the eviction policy knows of each key, and bytes a key; 0 if that lies apart."""
+    """Address of what the eviction policy keeps of each key outside that line, and bytes a key; 0 without."""
     evict_width: int
     admit_code: int
     admit_table: int
+    admit_learns: int
+    """0 if it does nothing then; below: if it accepts whatever it is asked."""
+    admit_asks: int
     ahead_code: int
     ahead_table: int
+    ahead_learns: int
     event: Ints
     """(8,) numbers of the event in hand, see `policies.protocol.Event`."""
     misses: Ints
@@ -379,12 +378,6 @@ FETCHED, DEFERRED, STAGED, WELCOME = 1, 2, 4, 8
 LEARN, INSERT, REMOVE, VICTIM = range(4)
 SELECT, ACCEPTS, PASS_DONE = 1, 2, 3
 PROPOSE = 1
-
-# Steps of the walk.
-(
-    WAKE_UP, DECIDE, PROPOSE_AHEAD, LAY_SEGMENTS, RUN_SEGMENTS, DEMAND_LATER, FILL_SLOTS, RELEASE, START_SWAPS,
-    CLOSE,
-) = range(10)  # fmt: skip
 
 # Numbers of the event in hand.
 E_NUMBER, E_PASS, E_LAYER, E_FIRST, E_END, E_PHASE, E_REQUEST = range(7)

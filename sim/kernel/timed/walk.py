@@ -6,16 +6,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.kernel.timed.copies import alone
+from sim.kernel.timed.ahead import close, propose
+from sim.kernel.timed.copies import alone, release
+from sim.kernel.timed.decide import decide, demand_later, fill_slots, lay_segments
+from sim.kernel.timed.host import run_segments
+from sim.kernel.timed.landings import start_swaps, wake
 from sim.kernel.timed.tables import (
     CARD,
-    CLOSE,
     COPYING,
     CPU_BUSY,
     CPU_WAITS,
     CPU_WORK,
-    DECIDE,
-    DEMAND_LATER,
     E_END,
     E_FIRST,
     E_LAYER,
@@ -23,7 +24,6 @@ from sim.kernel.timed.tables import (
     E_PASS,
     E_PHASE,
     E_REQUEST,
-    FILL_SLOTS,
     FILLS,
     FROM_PASS,
     GPU_BYTES,
@@ -31,7 +31,6 @@ from sim.kernel.timed.tables import (
     HIT_ROWS,
     ISSUED,
     LATERS,
-    LAY_SEGMENTS,
     LEARN,
     MOVING,
     NOW,
@@ -40,18 +39,13 @@ from sim.kernel.timed.tables import (
     PASS,
     PASS_DONE,
     PREFILL,
-    PROPOSE_AHEAD,
-    RELEASE,
-    RUN_SEGMENTS,
     SENDS,
     SPENT_BYTES,
-    START_SWAPS,
     STATUS,
     TO_PASS,
     VERIFY,
     WAITS,
     WAKE,
-    WAKE_UP,
     WAVES,
     Run,
 )
@@ -83,7 +77,7 @@ def run_passes(table: int) -> None:
         one_pass(run, v[FROM_PASS])
         v[FROM_PASS] += 1
     if v[FROM_PASS] == len(run.trace.phase_of) and v[STATUS] == OK:
-        step(run, CLOSE, 0, 0)
+        close(run)
 
 
 def one_pass(run: Run, number: int) -> None:
@@ -99,13 +93,13 @@ def one_pass(run: Run, number: int) -> None:
         spend(run, costs.first, DENSE)
     for e in range(first, trace.pass_first[number + 1]):
         one_event(run, e, number, phase)
-        step(run, RELEASE, 0, 0)
+        release(run)
         if v[STATUS] != OK:
             return
     if costs.head > 0:
         spend(run, costs.head, DENSE)
     if run.rules.periodic == 1 and v[COPYING] == 0 and v[MOVING] == 0:
-        step(run, START_SWAPS, call(run.calls.admit_code, run.calls.admit_table, PASS_DONE, number, 0, 0), 0)
+        start_swaps(run, call(run.calls.admit_code, run.calls.admit_table, PASS_DONE, number, 0, 0))
     if costs.whole_pass > 0:
         spend(run, costs.whole_pass, OVERHEAD)
     if costs.draft > 0 and phase == VERIFY:
@@ -113,14 +107,9 @@ def one_pass(run: Run, number: int) -> None:
     if run.rules.swaps_block == 1 and (v[COPYING] > 0 or v[MOVING] == 1):
         waited = v[NOW]
         while (v[COPYING] > 0 or v[MOVING] == 1) and v[STATUS] == OK:
-            step(run, WAKE_UP, 0, 0)
+            wake(run)
         run.found.causes[number * N_CAUSES + ADAPT_WAIT] += v[NOW] - waited
     run.found.pass_ns[number] = v[NOW] - began
-
-
-def step(run: Run, what: int, a: int, b: int) -> None:
-    """One of `acts`."""
-    call(run.calls.act_code, run.calls.act_table, what, a, b, 0)
 
 
 def advance(run: Run, ns: int) -> None:
@@ -128,7 +117,7 @@ def advance(run: Run, ns: int) -> None:
     v = run.v
     until = v[NOW] + ns
     while v[WAKE] >= 0 and v[WAKE] <= until:
-        step(run, WAKE_UP, 0, 0)
+        wake(run)
     v[NOW] = until
 
 
@@ -164,7 +153,7 @@ def one_event(run: Run, number: int, pass_index: int, phase: int) -> None:
     event[E_NUMBER], event[E_PASS], event[E_LAYER] = number, pass_index, layer
     event[E_FIRST], event[E_END], event[E_PHASE] = lo, hi, phase
     event[E_REQUEST] = trace.request_of[pass_index]
-    step(run, DECIDE, card, phase)
+    decide(run, card, phase)
     sending = costs.send + v[SENDS] * costs.copy if v[SENDS] > 0 else 0
     stats = run.found.stats
     if rules.at_router == 1:
@@ -177,9 +166,9 @@ def one_event(run: Run, number: int, pass_index: int, phase: int) -> None:
     host_free = v[NOW]
     cpu_work = v[CPU_WORK] > 0
     if cpu_work:
-        step(run, LAY_SEGMENTS, layer, 0)
+        lay_segments(run, layer)
         if rules.overlap == 1:
-            step(run, RUN_SEGMENTS, 0, 0)
+            run_segments(run)
 
     if v[HIT_BYTES] > 0:
         compute_group(run, card, v[HIT_BYTES], v[HIT_ROWS])
@@ -187,19 +176,20 @@ def one_event(run: Run, number: int, pass_index: int, phase: int) -> None:
         land(run, card)
     if v[LATERS] > 0:
         v[WAVES] += 1
-        step(run, DEMAND_LATER, card, 0)
+        demand_later(run, card)
         land(run, card)
 
     if cpu_work:
         if rules.overlap == 0:
-            step(run, RUN_SEGMENTS, 0, 0)
+            run_segments(run)
         if v[CPU_BUSY] == 1:
             wait_for_pool(run)
     if costs.combine > 0:
         spend(run, costs.combine, SYNC)
     if v[FILLS] > 0:
-        step(run, FILL_SLOTS, card, 0)
-    call(calls.ahead_code, calls.ahead_table, LEARN, 0, 0, 0)
+        fill_slots(run, card)
+    if calls.ahead_learns == 1:
+        call(calls.ahead_code, calls.ahead_table, LEARN, 0, 0, 0)
     issued = stats[ISSUED]
     last = layer == len(costs.card_of) - 1
     if rules.at_layer == 1 or (rules.at_pass == 1 and last):
@@ -216,7 +206,7 @@ def predict(run: Run, tick: int) -> None:
     """Let the prefetcher predict, which may take time, and ask for copies."""
     if run.costs.predict > 0:
         spend(run, run.costs.predict, SYNC)
-    step(run, PROPOSE_AHEAD, tick, 0)
+    propose(run, tick)
 
 
 def compute_group(run: Run, card: int, nbytes: int, rows: int) -> None:
@@ -279,7 +269,7 @@ def wait_for(run: Run, batch: int, at: int) -> None:
     v, batches = run.v, run.batches
     began = v[NOW]
     while batches.landed[batch] <= at and v[STATUS] == OK:
-        step(run, WAKE_UP, 0, 0)
+        wake(run)
     waited = v[NOW] - began
     if batches.read_ns[batch] > 0:
         disk_ns = max(0, waited - alone(run, batch, batches.first[batch]))
@@ -295,7 +285,7 @@ def wait_for_pool(run: Run) -> None:
     v, cpu = run.v, run.cpu
     began = v[NOW]
     while v[CPU_BUSY] == 1 and v[STATUS] == OK:
-        step(run, WAKE_UP, 0, 0)
+        wake(run)
     disk_ns = 0
     for i in range(v[CPU_WAITS]):
         disk_ns += max(0, min(cpu.wait_to[i], v[NOW]) - max(cpu.wait_from[i], began))
