@@ -156,8 +156,10 @@ class Run:
                 data["tokens_per_s"], data["decode_hit_rate"], _binding(_decode_causes(data)),
                 moved | {"issued": stats["issued"]}, data["warnings"],
             )  # fmt: skip
-        except (KeyError, TypeError) as error:
+        except KeyError as error:
             raise SimError(f"{name}: not a result of `residency run --json` ({error} is missing)") from None
+        except TypeError:
+            raise SimError(f"{name}: not a result of one `residency run --json`") from None
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any], name: str) -> Run:

@@ -227,3 +227,34 @@ def test_a_share_of_the_experts_is_one(share, here, capsys):
 def test_a_card_without_layers_is_named(here):
     spec = RunSpec(("tesla-p40", "rtx-3090"), Capacity(slots_per_layer=2))
     assert "no layer is on card 2 of 2: layers_each says how many each" in simulate(random_trace(3), spec).warnings
+
+
+SWEEPS = [("trace = ['tiny']", "trace = ['tiny']: expected a name"), ("scenario = ['a']", "expected a name")]
+
+
+@pytest.mark.parametrize(("line", "words"), SWEEPS, ids=[line for line, _ in SWEEPS])
+def test_a_sweep_names_traces_and_scenarios(line, words, here, capsys):
+    (here / "sweep.toml").write_text(
+        f'traces = {{ tiny = "tiny.parquet" }}\n[constants]\nhardware = "tesla-p40"\nslots_per_layer = 2\n{line}\n'
+    )
+    assert words in refused("sweep sweep.toml --out new", capsys)
+
+
+def test_damaged_files_are_named(here, capsys):
+    (here / "noise.csv").write_bytes(b"\xf6\x00\xff")
+    replay = "replay tiny.parquet --slots-per-layer 2 --eviction lru --placement profile:file="
+    assert "noise.csv: not a text file" in refused(f"{replay}noise.csv", capsys)
+    (here / "nan.csv").write_text("layer,expert,count\n0,1,nan\n")
+    assert "nan.csv: line 2: expected numbers" in refused(f"{replay}nan.csv", capsys)
+    (here / "live-x1.csv").write_bytes(b"\xf6\x00\xff")
+    assert "live-x1.csv: not a text file" in refused("validate --group live --live .", capsys)
+    for text in ("[1]", "null", "{}"):
+        (here / "result.json").write_text(text)
+        assert "result.json: not a result of" in refused("score result.json", capsys)
+    (here / "out/cells").mkdir(parents=True)
+    (here / "out/plan.json").write_text("{")
+    (here / "out/journal.jsonl").write_text("")
+    assert "plan.json: cannot be read" in refused("report out", capsys)
+    (here / "out/plan.json").unlink()
+    (here / "out/cells/part-00000.parquet").write_text("x")
+    assert "part-00000.parquet: cannot be read" in refused("report out", capsys)

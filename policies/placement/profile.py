@@ -10,7 +10,9 @@ Source: thecodacus/llama.cpp#5 (profile CSV).
 from __future__ import annotations
 
 import csv
+import math
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import ClassVar
 
@@ -32,7 +34,11 @@ class Profile(PlacementPolicy):
         if not self.file or not path.is_file():
             raise PolicyError(f"placement profile: no such file {self.file!r} (give profile:file=PATH)")
         ranked: list[tuple[float, int]] = []
-        with path.open(newline="", encoding="utf-8") as stream:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise PolicyError(f"{path}: not a text file") from None
+        with StringIO(text) as stream:
             reader = csv.DictReader(stream)
             if not {"layer", "expert"} <= set(reader.fieldnames or ()):
                 raise PolicyError(
@@ -42,8 +48,10 @@ class Profile(PlacementPolicy):
                 try:
                     layer, expert = int(row["layer"]), int(row["expert"])
                     weight = float(row["count"]) if row.get("count") else 0.0
+                    if not math.isfinite(weight):
+                        raise ValueError
                 except (TypeError, ValueError):
-                    raise PolicyError(f"{path}: line {line}: expected integers, found {dict(row)}") from None
+                    raise PolicyError(f"{path}: line {line}: expected numbers, found {dict(row)}") from None
                 if not (0 <= layer < pool.layers and 0 <= expert < pool.experts):
                     raise PolicyError(
                         f"{path}: line {line}: layer {layer}, expert {expert} is outside the model "

@@ -11,6 +11,7 @@ import csv
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+from io import StringIO
 from pathlib import Path
 from typing import Literal
 
@@ -75,7 +76,11 @@ def load_live_runs(group: str, folder: Path | None = None) -> list[LiveRun]:
     path = where / f"live-{group}.csv"
     if not path.is_file():
         raise SimError(f"{path}: no such table of live runs")
-    with path.open(encoding="utf-8", newline="") as file:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise SimError(f"{path}: not a text file") from None
+    with StringIO(text) as file:
         table = csv.DictReader(file)
         missing = sorted({*ADDED, "tok_s", "expert_blob_bytes"}.difference(table.fieldnames or ()))
         if missing:

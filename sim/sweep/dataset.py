@@ -96,7 +96,12 @@ def read_dataset(folder: str | Path) -> pd.DataFrame:
     if not (folder / JOURNAL).is_file() and not (folder / CELLS).is_dir():
         raise SimError(f"{folder}: no sweep here (run `residency sweep ... --out {folder}` first)")
     parts = sorted((folder / CELLS).glob("part-*.parquet"))
-    tables = [pq.read_table(part) for part in parts]
+    tables = []
+    for part in parts:
+        try:
+            tables.append(pq.read_table(part))
+        except (pa.ArrowException, OSError) as error:
+            raise SimError(f"{part}: cannot be read ({error}); remove it, its rows are in {JOURNAL}") from None
     try:  # columns that an older version did not write come out null
         table = pa.concat_tables([schema().empty_table(), *tables], promote_options="default")
     except pa.ArrowInvalid as error:

@@ -36,5 +36,7 @@ def read_plan(folder: Path) -> Plan:
     """The plan in `folder`."""
     try:
         return TypeAdapter(Plan).validate_json((folder / PLAN).read_bytes())
-    except (OSError, ValidationError) as error:
-        raise SimError(f"{folder / PLAN}: cannot be read ({error})") from None
+    except OSError as error:
+        raise SimError(f"{folder / PLAN}: cannot be read ({error.strerror})") from None
+    except ValidationError as error:
+        raise SimError(f"{folder / PLAN}: cannot be read ({error.errors()[0]['msg']})") from None

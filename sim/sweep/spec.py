@@ -160,6 +160,9 @@ def _clashes(sweep: SweepFile) -> list[str]:
             for key in choices
             if key not in CHOICES or (key == "scenario" and table.startswith("scenarios."))
         ]
+    for key in ("trace", "scenario"):
+        named = [*sweep.axes.get(key, []), sweep.constants.get(key, "")]
+        found += [f"{key} = {value!r}: expected a name" for value in named if not isinstance(value, str)]
     for axis, values in sweep.axes.items():
         if not values:
             found.append(f"axes.{axis}: no values")
