@@ -571,6 +571,10 @@ def test_npz_bad_input(changes: dict[str, Any], says: str, tmp_path: Path) -> No
     assert says in refused(path, "routing-npz")
 
 
+def test_what_is_no_npz_is_not_called_pickled(tmp_path: Path) -> None:
+    assert "not an npz" in refused(write_lines(tmp_path / "r.npz", ["[1, 2]"]), "routing-npz")
+
+
 # ---- recorded traces -------------------------------------------------------------------------------------
 
 

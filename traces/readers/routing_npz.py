@@ -79,8 +79,11 @@ def read(path: Path, model: ModelGeometry | None = None) -> RoutingTrace:
 
 
 def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    data = read_bytes(path)
+    if not data.startswith(b"PK"):
+        raise TraceError("not an npz: it does not begin as a zip file", path=path)
     try:
-        with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as file:
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
             missing = [n for n in _REQUIRED if n not in file.files]
             if missing:
                 found = ", ".join(file.files)
