@@ -17,7 +17,7 @@ Engine = Literal["auto", "reference", "kernel"]
 ENGINES: tuple[Engine, ...] = ("auto", "reference", "kernel")
 WORTH_LOOK_UPS = 1_000_000
 """From so many look-ups on the kernel is faster even if it must be loaded or compiled first."""
-WORTH_TIMED_LOOK_UPS = 3_000_000
+WORTH_TIMED_LOOK_UPS = 2_000_000
 """The same for timed runs, whose kernel is larger: the reference does as many while that one is compiled."""
 WORTH_LOADING_LOOK_UPS = 100_000
 """From so many on a timed run repays loading the kernel, if it is compiled."""
