@@ -52,6 +52,18 @@ def aside(path: str | os.PathLike[str]) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file whole.
+
+    Raises
+    ------
+    SimError
+        As `aside`.
+    """
+    with aside(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
 def check_picture(path: str | os.PathLike[str]) -> None:
     """`check_output` for a picture, whose suffix says its format.
 

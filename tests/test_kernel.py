@@ -259,6 +259,20 @@ def test_a_second_process_finds_the_compiled_kernel(own_cache):
     assert compiled[1] == 0
 
 
+def test_a_numba_with_other_steps_compiles_in_its_own_way(tmp_path):
+    """What is replaced of its code generator may be gone in another version: the same counts, compiled slower."""
+    code = (
+        "from sim.kernel import parts; parts.STEPS = ('of another numba',)\n"
+        "from sim.testing.cases import random_trace; from sim.pool import Capacity\n"
+        "from sim.replay import replay\n"
+        "print(replay(random_trace(1), 'fifo', Capacity(total_bytes=100), engine='kernel').phases)"
+    )
+    away = os.environ | {"EXPERT_RESIDENCY_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=away)
+    counts = replay(random_trace(1), "fifo", Capacity(total_bytes=100), engine="reference").phases
+    assert done.stdout.strip() == str(counts)
+
+
 def test_importing_compiles_nothing_and_loads_no_numba():
     code = "import sys, sim.replay, sim.curve, sim.kernel; print('numba' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

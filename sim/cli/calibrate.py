@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from sim.aside import write_text
 from sim.cli import app
-from sim.cli.common import FormatOpt, ModelOpt, dump_json, writable
+from sim.cli.common import FormatOpt, ModelOpt, writable, write_json
 
 
 @app.command()
@@ -60,10 +61,10 @@ def calibrate(
             sizes_of(geometry), folder or out.resolve().parent, name=out.stem, family=geometry.quant_family,
             like=like, cardless=cardless, workers=workers, rounds=rounds, progress=status.update,
         )  # fmt: skip
-    out.write_text(made.profile_toml, encoding="utf-8")
     engine, readings = out.with_suffix(".engine.toml"), out.with_suffix(".readings.json")
-    engine.write_text(made.engine_toml, encoding="utf-8")
-    readings.write_text(dump_json(made.readings.table()), encoding="utf-8")
+    write_text(out, made.profile_toml)
+    write_text(engine, made.engine_toml)
+    write_json(readings, made.readings.table())
     typer.echo(f"{out}, {engine}, {readings}: measured with the sizes of {geometry.label}")
     if made.noisy:
         typer.echo(f"noisy, the rounds differ by more than a quarter: {', '.join(made.noisy)}")

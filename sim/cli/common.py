@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.aside import aside, check_output, check_picture
+from sim.aside import check_output, check_picture, write_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -123,8 +123,7 @@ def write_json(path: Path, data: Any) -> None:
     if str(path) == "-":
         typer.echo(text, nl=False)
         return
-    with aside(path) as part:
-        part.write_text(text, encoding="utf-8")
+    write_text(path, text)
 
 
 def percent(value: float | None, digits: int = 2) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 
 from hwmodels.calibrate.readings import is_noisy, usual_ns
 from hwmodels.live.steps import Measured
+from sim.aside import aside
 from sim.errors import SimError
 from sim.live.schedule import LiveChoices, Schedule
 from sim.pool import Capacity
@@ -231,10 +232,8 @@ def to_rows(
 
 
 def write_rows(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write the table, aside and then renamed."""
-    aside = path.with_name(f".{path.name}.part")
-    with aside.open("w", newline="", encoding="utf-8") as file:
+    """Write the table."""
+    with aside(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    aside.replace(path)
