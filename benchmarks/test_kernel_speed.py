@@ -125,7 +125,7 @@ def test_all_capacities_of_lru_cost_less_than_ten_replays():
     rooms = [Capacity(slots_per_layer=n, scope="layer") for n in range(10, 513)]
     pool = make_pool(trace.geometry, Capacity(slots_per_layer=128, scope="layer"))
     curve, one = interleaved(
-        lambda: hit_curve(trace, "lru", rooms, engine="kernel", steps=steps),
+        lambda: hit_curve(trace, "lru", rooms, simulator="kernel", steps=steps),
         lambda: kernel(pool).feed(steps.arrays),
     )
     print(f"\n503 capacities {curve * 1e3:.0f} ms, one replay {one * 1e3:.1f} ms: {curve / one:.1f} replays")
@@ -224,7 +224,7 @@ from traces import ModelGeometry, RoutingTrace
 geometry = ModelGeometry("uneven", tuple(range(48)), 512, 10, (1,) * 48, (1,) * 48)
 trace = RoutingTrace(geometry, **np.load(sys.argv[1]))
 rooms = [Capacity(slots_per_layer=64 * i, scope="layer") for i in range(1, 9)]
-points = hit_curve(trace, "lfu", rooms, engine="kernel")
+points = hit_curve(trace, "lfu", rooms, simulator="kernel")
 peak = int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])  # not that of whoever started it
 print(json.dumps([peak * 1024, points[0].phases["all"].distinct]))
 """

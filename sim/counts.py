@@ -77,7 +77,7 @@ class ReplayResult:
     """Extra waves: how many times an event had to be split because it did not fit."""
     hits: npt.NDArray[np.uint8]
     """(look-ups,) 1 for a hit, in the trace's order."""
-    engine: str = "reference"
+    simulator: str = "reference"
     """`reference` or `kernel`: which ran. The numbers are the same."""
     warnings: list[str] = field(default_factory=list)
 
@@ -107,7 +107,7 @@ class Run:
     admitted_bytes: int
     waves: int
     placed: int
-    engine: str
+    simulator: str
 
 
 def phase_passes(trace: RoutingTrace, warmup_passes: int) -> IntArray:
@@ -154,7 +154,7 @@ def result_of(
         placed=run.placed,
         waves=run.waves,
         hits=run.hits,
-        engine=run.engine,
+        simulator=run.simulator,
     )
     result.warnings = _warnings(geometry, result)
     return result

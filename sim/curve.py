@@ -48,7 +48,7 @@ def hit_curve(
     *,
     admission: str = "always",
     placement: str | None = None,
-    engine: str = "auto",
+    simulator: str = "auto",
     threads: int | None = None,
     steps: Steps | None = None,
 ) -> list[Point]:
@@ -56,7 +56,7 @@ def hit_curve(
 
     Parameters
     ----------
-    eviction, admission, placement, engine
+    eviction, admission, placement, simulator
         As for `sim.replay.replay`.
     threads
         Replays at once in the kernel; as many as the machine has processors by default.
@@ -73,7 +73,7 @@ def hit_curve(
     eviction = create("eviction", eviction) if isinstance(eviction, str) else eviction
     placement = placement or eviction.default_placement
     steps = steps or Steps.of(trace)
-    chosen = choose(engine, trace.n_lookups * len(capacities), eviction, create("admission", admission))
+    chosen = choose(simulator, trace.n_lookups * len(capacities), eviction, create("admission", admission))
     points: dict[int, Point] = {}
     if chosen == "kernel" and (eviction.name, admission, placement) == ("lru", "always", "none"):
         points = _one_pass(trace, steps, capacities)
@@ -81,15 +81,15 @@ def hit_curve(
 
     def one(i: int) -> Point:
         result = replay(
-            trace, eviction, capacities[i], admission=admission, placement=placement, engine=chosen, steps=steps
+            trace, eviction, capacities[i], admission=admission, placement=placement, simulator=chosen, steps=steps
         )
-        return Point(result.capacity_bytes, result.phases, result.engine)
+        return Point(result.capacity_bytes, result.phases, result.simulator)
 
     if chosen == "kernel" and left:
         try:
             points[left[0]] = one(left[0])  # compiled once, not in every thread
         except CompileError:
-            if engine == "kernel":
+            if simulator == "kernel":
                 raise
             chosen = "reference"
     left = [i for i in left if i not in points]

@@ -40,7 +40,7 @@ def replay(
     oversize: Literal["waves", "overflow"] = "waves",
     warmup_passes: int = 0,
     lag_passes: int = 1,
-    engine: str = "auto",
+    simulator: str = "auto",
     steps: Steps | None = None,
 ) -> ReplayResult:
     """Replay `trace` through one cache.
@@ -60,7 +60,7 @@ def replay(
         When an expert that a periodic policy asks for between two passes is there: 1, at the next pass (the engine
         waits for its copies); 2, one pass later, and so on. Its slot is taken at once, and while it is on its way
         a look-up misses and the policy is not asked again.
-    engine
+    simulator
         `reference`, `kernel` (compiled) or `auto`: the kernel where it can run and pays.
     steps
         `Steps.of(trace, contract)`, to share between replays of the same trace and contract.
@@ -86,13 +86,13 @@ def replay(
         trace, steps or Steps.of(trace, contract), pool, eviction, admission, placement, oversize == "overflow",
         warmup_passes, lag_passes,
     )  # fmt: skip
-    if choose(engine, trace.n_lookups, eviction, admission) == "reference":
+    if choose(simulator, trace.n_lookups, eviction, admission) == "reference":
         run = job.interpreted()
     else:
         try:
             run = job.compiled()
         except CompileError:
-            if engine == "kernel":
+            if simulator == "kernel":
                 raise
             run = job.interpreted()
     return result_of(run, eviction, admission, pool, trace.geometry, capacity.scope, contract)

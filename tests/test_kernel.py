@@ -47,11 +47,11 @@ def own_cache(tmp_path_factory):
 
 
 def same(trace, eviction, capacity, **options):
-    plain = replay(trace, eviction, capacity, engine="reference", **options)
-    fast = replay(trace, eviction, capacity, engine="kernel", **options)
-    assert (plain.engine, fast.engine) == ("reference", "kernel")
+    plain = replay(trace, eviction, capacity, simulator="reference", **options)
+    fast = replay(trace, eviction, capacity, simulator="kernel", **options)
+    assert (plain.simulator, fast.simulator) == ("reference", "kernel")
     assert np.array_equal(plain.hits, fast.hits)
-    fields = [f.name for f in dataclasses.fields(plain) if f.name not in ("hits", "engine")]
+    fields = [f.name for f in dataclasses.fields(plain) if f.name not in ("hits", "simulator")]
     assert {f: getattr(plain, f) for f in fields} == {f: getattr(fast, f) for f in fields}
 
 
@@ -136,9 +136,9 @@ def caught(plain, mutant, change):
 
     def differs(case):
         trace, room, options = case
-        expected = replay(trace, plain, room, engine="reference", **options)
+        expected = replay(trace, plain, room, simulator="reference", **options)
         with change():
-            found = replay(trace, mutant, room, engine="kernel", **options)
+            found = replay(trace, mutant, room, simulator="kernel", **options)
         return not np.array_equal(expected.hits, found.hits) or expected.evictions != found.evictions
 
     try:
@@ -207,7 +207,7 @@ def test_a_changed_order_of_ties_is_caught(plain, again, owner, attribute, mutat
 def test_one_pass_counts_lru_at_every_capacity(trace, scope):
     rooms = [Capacity(slots_per_layer=n, scope=scope) for n in range(1, trace.geometry.experts + 1)]
     for fast, plain in zip(
-        hit_curve(trace, "lru", rooms, engine="kernel"), hit_curve(trace, "lru", rooms, engine="reference"),
+        hit_curve(trace, "lru", rooms, simulator="kernel"), hit_curve(trace, "lru", rooms, simulator="reference"),
         strict=True,
     ):  # fmt: skip
         assert (fast.capacity_bytes, fast.phases) == (plain.capacity_bytes, plain.phases)
@@ -218,7 +218,7 @@ def test_one_pass_is_used_exactly_where_every_event_fits():
     trace = random_trace(5, uniform=True)
     largest = int(np.diff(trace.event_offsets).max())
     rooms = even_capacities(trace, trace.geometry.experts, "layer")
-    points = hit_curve(trace, "lru", rooms, engine="kernel")
+    points = hit_curve(trace, "lru", rooms, simulator="kernel")
     methods = [point.method for point in points]
     assert methods == ["one pass" if room.slots_per_layer >= largest else "kernel" for room in rooms]
     assert {"one pass", "kernel"} == set(methods)
@@ -226,7 +226,7 @@ def test_one_pass_is_used_exactly_where_every_event_fits():
 
 def test_unequal_sizes_in_one_pool_are_replayed():
     trace = random_trace(5, uniform=False)
-    points = hit_curve(trace, "lru", even_capacities(trace, 3, "global"), engine="kernel")
+    points = hit_curve(trace, "lru", even_capacities(trace, 3, "global"), simulator="kernel")
     assert {point.method for point in points} == {"kernel"}
 
 
@@ -249,7 +249,7 @@ def test_a_second_process_finds_the_compiled_kernel(own_cache):
         "import sys; from sim.testing.cases import random_trace; from sim.pool import Capacity;"
         "from sim.replay import replay; import numba.core.event as event\n"
         "with event.install_recorder('numba:compile') as log:\n"
-        "    replay(random_trace(1), 'fifo', Capacity(total_bytes=100), engine='kernel')\n"
+        "    replay(random_trace(1), 'fifo', Capacity(total_bytes=100), simulator='kernel')\n"
         "print(sum(e.is_start for _, e in log.buffer))"
     )
     compiled = [
@@ -265,11 +265,11 @@ def test_a_numba_with_other_steps_compiles_in_its_own_way(tmp_path):
         "from sim.kernel import parts; parts.STEPS = ('of another numba',)\n"
         "from sim.testing.cases import random_trace; from sim.pool import Capacity\n"
         "from sim.replay import replay\n"
-        "print(replay(random_trace(1), 'fifo', Capacity(total_bytes=100), engine='kernel').phases)"
+        "print(replay(random_trace(1), 'fifo', Capacity(total_bytes=100), simulator='kernel').phases)"
     )
     away = os.environ | {"EXPERT_RESIDENCY_CACHE": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=away)
-    counts = replay(random_trace(1), "fifo", Capacity(total_bytes=100), engine="reference").phases
+    counts = replay(random_trace(1), "fifo", Capacity(total_bytes=100), simulator="reference").phases
     assert done.stdout.strip() == str(counts)
 
 
@@ -294,13 +294,13 @@ def test_the_kernel_refuses_with_the_reason(monkeypatch):
     trace = random_trace(1)
     room = Capacity(total_bytes=60)
     with pytest.raises(SimError, match="plain is outside the compiled subset"):
-        replay(trace, Plain(), room, engine="kernel")
-    assert replay(trace, Plain(), room).engine == "reference"
+        replay(trace, Plain(), room, simulator="kernel")
+    assert replay(trace, Plain(), room).simulator == "reference"
     with pytest.raises(SimError, match="known: auto, reference, kernel"):
-        replay(trace, "lru", room, engine="fast")
+        replay(trace, "lru", room, simulator="fast")
     monkeypatch.setattr(choice, "_has_numba", lambda: False)
     with pytest.raises(SimError, match="numba is not installed"):
-        replay(trace, "lru", room, engine="kernel")
+        replay(trace, "lru", room, simulator="kernel")
 
 
 class Wordy(Lru):
@@ -317,6 +317,6 @@ def test_a_policy_that_does_not_compile_says_so(monkeypatch):
     trace = random_trace(1)
     room = Capacity(total_bytes=60)
     with pytest.raises(SimError, match="replay with wordy and always cannot be compiled"):
-        replay(trace, Wordy(), room, engine="kernel")
+        replay(trace, Wordy(), room, simulator="kernel")
     monkeypatch.setattr(choice, "WORTH_LOOK_UPS", 0)
-    assert replay(trace, Wordy(), room).engine == "reference"
+    assert replay(trace, Wordy(), room).simulator == "reference"

@@ -56,11 +56,11 @@ def test_a_stream_counts_what_the_whole_counts(path, eviction, admission, option
 
     trace = read_parquet(path)
     room = Capacity(total_bytes=trace.geometry.all_expert_bytes // 2)
-    whole = replay(trace, eviction, room, admission=admission, engine="reference", **options).to_dict()
+    whole = replay(trace, eviction, room, admission=admission, simulator="reference", **options).to_dict()
     (parts,) = replay_stream(
         stream_parquet(path, 100), trace.geometry, [eviction], room, admission=admission, **options
     )
-    assert parts.to_dict() == whole | {"engine": "kernel"}
+    assert parts.to_dict() == whole | {"simulator": "kernel"}
     assert len(parts.hits) == 0
 
 
@@ -85,7 +85,7 @@ def test_the_command_streams_and_says_who_counted(path):
         json.loads(residency(*command, *more).stdout)
         for more in (["--simulator", "reference"], ["--simulator", "kernel"], ["--stream"])
     )
-    assert [data["policies"]["lru"].pop("engine") for data in (plain, fast, parts)] == [
+    assert [data["policies"]["lru"].pop("simulator") for data in (plain, fast, parts)] == [
         "reference", "kernel", "kernel",
     ]  # fmt: skip
     assert plain["policies"]["lru"] == fast["policies"]["lru"] == parts["policies"]["lru"]

@@ -267,7 +267,7 @@ def test_a_policy_that_raises_stops_the_run(monkeypatch, capfd, kind, policy, re
         simulate(trace, spec)
     if kind == "eviction":
         with pytest.raises(kernel, match=said.replace(" raised", " or always raised")):
-            replay(trace, policy, spec.capacity, engine="kernel")
+            replay(trace, policy, spec.capacity, simulator="kernel")
         with pytest.raises(reference):
             replay(trace, policy, spec.capacity)
     assert capfd.readouterr() == ("", "")

@@ -68,8 +68,8 @@ def curve(
     steps = Steps.of(recorded)
     curves = {
         spec: hit_curve(
-            recorded, spec, capacities, admission=admission if spec not in BOUNDS else "always", engine=simulator,
-            steps=steps,
+            recorded, spec, capacities, admission=admission if spec not in BOUNDS else "always", steps=steps,
+            simulator=simulator,
         )
         for spec in asked
     }  # fmt: skip

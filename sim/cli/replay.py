@@ -82,7 +82,7 @@ def replay(
     if stream:
         data, results = _streamed(trace, asked, room, admission, options | {"overflow": oversize == "overflow"})
     else:
-        options |= {"oversize": oversize, "engine": simulator}
+        options |= {"oversize": oversize, "simulator": simulator}
         data, results = _whole(open_trace(trace, fmt, model), asked, room, admission, options)
     data["policies"] = {
         spec: result.to_dict() | data["policies"].get(spec, {}) for spec, result in results.items()
@@ -177,7 +177,7 @@ def _show(
     columns += [f"{name} %" for name in names] + [f"{name} % (routed)" for name in names]
     columns += [f"after {warmup} passes %"] if warmup else []
     columns += ["evictions", "read GiB", "misses / optimum"]
-    ran = sorted({result.engine for result in results.values()})
+    ran = sorted({result.simulator for result in results.values()})
     shown = table(
         f"{data['model']}: {format_bytes(data['capacity_bytes'])} of experts, {data['scope']} scope, "
         f"{data['contract']} contract; counted by: {', '.join(ran)}",

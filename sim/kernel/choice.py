@@ -1,4 +1,4 @@
-"""Which engine runs: the reference in Python or the compiled kernel."""
+"""Which simulator runs: the reference in Python or the compiled kernel."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from policies.protocol import Policy
 from sim.errors import SimError
 from sim.kernel.link import cache_folder
 
-Engine = Literal["auto", "reference", "kernel"]
-ENGINES: tuple[Engine, ...] = ("auto", "reference", "kernel")
+Simulator = Literal["auto", "reference", "kernel"]
+SIMULATORS: tuple[Simulator, ...] = ("auto", "reference", "kernel")
 WORTH_LOOK_UPS = 1_000_000
 """From so many look-ups on the kernel is faster even if it must be loaded or compiled first."""
 WORTH_TIMED_LOOK_UPS = 2_000_000
@@ -38,38 +38,38 @@ def refusal(*policies: Policy) -> str | None:
     return None
 
 
-def choose(engine: str, look_ups: int, *policies: Policy) -> Literal["reference", "kernel"]:
-    """Engine of a replay of so many look-ups, all its runs together.
+def choose(simulator: str, look_ups: int, *policies: Policy) -> Literal["reference", "kernel"]:
+    """Simulator of a replay of so many look-ups, all its runs together.
 
     Raises
     ------
     SimError
-        An unknown engine, or `kernel` where it cannot run.
+        An unknown simulator, or `kernel` where it cannot run.
     """
-    return _choose(engine, look_ups >= WORTH_LOOK_UPS, refusal(*policies))
+    return _choose(simulator, look_ups >= WORTH_LOOK_UPS, refusal(*policies))
 
 
 def choose_timed(
-    engine: str, look_ups: int, *policies: Policy, timeline: bool = False
+    simulator: str, look_ups: int, *policies: Policy, timeline: bool = False
 ) -> Literal["reference", "kernel"]:
-    """Engine of timed runs of so many look-ups, all together.
+    """Simulator of timed runs of so many look-ups, all together.
 
     Raises
     ------
     SimError
-        An unknown engine, or `kernel` where it cannot run.
+        An unknown simulator, or `kernel` where it cannot run.
     """
-    reason = "a timeline is written by the reference engine only" if timeline else refusal(*policies)
+    reason = "a timeline is written by the reference only" if timeline else refusal(*policies)
     worth = look_ups >= WORTH_TIMED_LOOK_UPS or (look_ups >= WORTH_LOADING_LOOK_UPS and timed_marker().exists())
-    return _choose(engine, worth, reason)
+    return _choose(simulator, worth, reason)
 
 
-def _choose(engine: str, worth: bool, reason: str | None) -> Literal["reference", "kernel"]:
-    if engine not in ENGINES:
-        raise SimError(f"unknown simulator {engine!r} (known: {', '.join(ENGINES)})")
-    if engine == "kernel" and reason:
+def _choose(simulator: str, worth: bool, reason: str | None) -> Literal["reference", "kernel"]:
+    if simulator not in SIMULATORS:
+        raise SimError(f"unknown simulator {simulator!r} (known: {', '.join(SIMULATORS)})")
+    if simulator == "kernel" and reason:
         raise SimError(f"the kernel cannot run this: {reason}; the reference engine can")
-    return "kernel" if engine == "kernel" or (engine == "auto" and worth and not reason) else "reference"
+    return "kernel" if simulator == "kernel" or (simulator == "auto" and worth and not reason) else "reference"
 
 
 @functools.cache
