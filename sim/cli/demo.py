@@ -83,7 +83,8 @@ def demo(
         f"* sees the future. {SYNTHETIC} was generated to look like published statistics of Qwen3.8-Flash-Next;\n"
         "the tinymoe traces were recorded from a small model trained for them, with room for a quarter of its "
         "experts.\nHeadroom captured: 0 for lru, 100 for the fastest of all rows; the last row is perfect "
-        "look-ahead of one token\nwith Belady's eviction on the same link and slots."
+        "look-ahead of one token\nwith Belady's eviction, which copies all that misses; the CPU may serve some of "
+        "it faster than a slow link."
     )
     if json is not None:
         write_json(json, data)
