@@ -45,7 +45,7 @@ def split_frame(study: Study) -> pd.DataFrame:
     for answer in study.answers:
         placement = answer.placement
         row: dict[str, Any] = {
-            "cards": "+".join(answer.cards),
+            "cards": "+".join(answer.ordered),
             "quant": answer.geometry.quant,
             "host": answer.mode,
             "fits": placement is not None,

@@ -21,6 +21,7 @@ from sim.split.limits import explain, few_slots
 from sim.split.memory import needs_of
 from sim.split.placement import Problem
 from sim.split.planner import Planner
+from sim.split.report import label
 from sim.split.rules import CPU, parse_rules, place, report, tensor, write_rules
 from sim.split.study import Answer, Question, sets_of_cards, study
 from sim.split.timed import simulate_placement
@@ -299,6 +300,33 @@ class TestCommand:
         missing = next(a for a in data["answers"] if not a["fits"])
         assert missing["short_of"] == "RAM"
         assert missing["short_bytes"] > 0
+
+    def test_cards_stand_in_the_order_of_their_stages(self, capsys, tmp_path):
+        """llama.cpp's -ts is in device order: names, layers and options must agree, whatever order was asked."""
+        seen = []
+        for gpus in (("rtx-5070", "tesla-p40"), ("tesla-p40", "rtx-5070")):
+            asked = [part for gpu in gpus for part in ("--gpu", gpu)]
+            asked += ["--machine", "rtx-5070", "--host", "mmap", "--json", str(tmp_path / "a.json")]
+            out = self.run(capsys, *asked)
+            data = json.loads((tmp_path / "a.json").read_text())
+            best = data["answers"][data["best"]]
+            first, second = best["llama_cpp"]["devices"]
+            assert best["cards"] == [first, second]
+            assert all(s["card"].startswith(c) for s, c in zip(best["stages"], best["cards"], strict=True))
+            one, two = best["layers_each"]
+            options = best["llama_cpp"]["options"]
+            assert options[options.index("-ts") + 1] == f"{one},{two}"
+            text = " ".join(out.split())
+            assert f"best: {first} + {second}," in text
+            assert re.search(rf"CUDA0 = {first} \({one} layers?\), CUDA1 = {second} \({two} layers?\)", text)
+            assert ("not the order of --gpu" in text) == ((first, second) != gpus)
+            assert re.search(r"The second card gains \d+\.\d %: |Without a second card", text)
+            seen.append((first, second, one, two))
+        assert seen[0] == seen[1]
+
+    def test_equal_cards_that_are_no_neighbours_are_not_counted_together(self):
+        assert label(["a", "a", "b"]) == "2x a + b"
+        assert label(["a", "b", "a"]) == "a + b + a"
 
     def test_rules(self, capsys):
         out = self.run(capsys, "--gpu", "tesla-p40", "--count", "2", "--n-cpu-moe", "24")

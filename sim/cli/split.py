@@ -100,7 +100,7 @@ def split(
     from sim.errors import SimError
     from sim.preset import load_engine
     from sim.split import report
-    from sim.split.compare import forced, speed_matters
+    from sim.split.compare import forced, gain_sentence, speed_matters
     from sim.split.memory import HOST_MODES
     from sim.split.study import Question, sets_of_cards, study
     from traces.windows import compose_windows
@@ -149,14 +149,17 @@ def split(
     data = report.to_dict(found)
     data["trace"] = {"sha256": recorded.content_hash, "synthetic": recorded.synthetic}
     data["speed_matters"] = {
-        report.label(a.cards): s for a in found.answers if a is best and (s := speed_matters(a))
+        report.label(a.ordered): s for a in found.answers if a is best and (s := speed_matters(a))
     }
+    data["next_card"] = gain_sentence(found)
     if plot is not None:
         several = [a for a in found.answers if a.placement and len(a.placement.stages) > 1]
         chosen = best if best in several else max(several, key=lambda a: a.tokens_per_s, default=None)
         if chosen is None:
             raise SimError("a plot compares splits of several cards, and no machine of several cards fits")
-        report.plot(plot, forced(chosen), f"{chosen.geometry.label}, {report.label(chosen.cards)}, {chosen.mode}")
+        report.plot(
+            plot, forced(chosen), f"{chosen.geometry.label}, {report.label(chosen.ordered)}, {chosen.mode}"
+        )
     if json is not None:
         write_json(json, data)
         if str(json) == "-":
@@ -204,7 +207,7 @@ def _trace(source: str | None, fmt: str | None, model: str, quant: str | None) -
 
 def _show(found: Study, trace: RoutingTrace) -> None:
     from sim.split import report
-    from sim.split.compare import room_sentence, speed_matters
+    from sim.split.compare import gain_sentence, room_sentence, speed_matters
 
     question, best = found.question, found.best
     out = table(
@@ -218,7 +221,7 @@ def _show(found: Study, trace: RoutingTrace) -> None:
         how = "simulated" if answer.simulated else "estimated" if placement else "does not fit"
         hit = answer.simulated.hit_rate if answer.simulated else placement.hit_rate if placement else None
         out.add_row(
-            report.label(answer.cards), answer.geometry.quant, answer.mode,
+            report.label(answer.ordered), answer.geometry.quant, answer.mode,
             "+".join(map(str, placement.layers_each)) if placement else "-",
             report.in_gb(report.vram_bytes(answer)), report.in_gb(ram and ram[0]), report.in_gb(ram and ram[1]),
             percent(hit, 1), number(answer.tokens_per_s, 1) if placement else "-", how,
@@ -227,23 +230,25 @@ def _show(found: Study, trace: RoutingTrace) -> None:
     show(out)
     for answer in found.answers:
         if answer.limit:
-            typer.echo(f"{report.label(answer.cards)}, {answer.geometry.quant}, {answer.mode}: {answer.limit}.")
+            typer.echo(f"{report.label(answer.ordered)}, {answer.geometry.quant}, {answer.mode}: {answer.limit}.")
         if (room := room_sentence(answer)) is not None:
-            typer.echo(f"{report.label(answer.cards)}, {answer.geometry.quant}, {answer.mode}: {room}.")
+            typer.echo(f"{report.label(answer.ordered)}, {answer.geometry.quant}, {answer.mode}: {room}.")
     if best is not None:
-        _show_best(best)
-        sentence = speed_matters(best)
-        if sentence:
-            typer.echo(sentence)
+        _show_best(found, best)
+        for sentence in (gain_sentence(found), speed_matters(best)):
+            if sentence:
+                typer.echo(sentence)
     notes = [
-        f"{report.label(a.cards)}, {a.geometry.quant}, {a.mode}: {note}" for a in found.answers for note in a.notes
+        f"{report.label(a.ordered)}, {a.geometry.quant}, {a.mode}: {note}"
+        for a in found.answers
+        for note in a.notes
     ]
     if trace.synthetic:
         notes.append("hits are those of a synthetic trace, generated and not recorded from a model")
     warn(notes)
 
 
-def _show_best(best: Answer) -> None:
+def _show_best(found: Study, best: Answer) -> None:
     from sim.split import report
     from sim.split.compare import fill_seconds
     from sim.split.rules import write_rules
@@ -251,17 +256,17 @@ def _show_best(best: Answer) -> None:
     placement = best.placement
     assert placement is not None
     out = table(
-        f"best: {report.label(best.cards)}, {best.geometry.quant}, {best.mode}; GB",
+        f"best: {report.label(best.ordered)}, {best.geometry.quant}, {best.mode}; GB",
         ["card", "layers", "slots", "dense", "session", "reserve", "other", "experts", "free", "ms"],
     )
-    for stage in placement.stages:
+    for name, stage in zip(best.ordered, placement.stages, strict=True):
         lines = {line.name: line.nbytes for line in stage.budget.lines}
         dense = sum(lines.get(name, 0) for name in ("dense weights", "layers without experts", "head"))
         reserve = sum(lines.get(name, 0) for name in ("reserve", "stage reserve"))
         draft = sum(nbytes for name, nbytes in lines.items() if name.startswith("draft"))
         session = stage.budget.taken_bytes - dense - reserve - draft
         out.add_row(
-            stage.card.name, str(stage.end - stage.first), f"{sum(stage.slots):,}", report.in_gb(dense),
+            name, str(stage.end - stage.first), f"{sum(stage.slots):,}", report.in_gb(dense),
             report.in_gb(session), report.in_gb(reserve), report.in_gb(draft), report.in_gb(stage.expert_bytes),
             report.in_gb(stage.budget.cache_bytes - stage.expert_bytes), number(stage.ns / 1e6),
         )  # fmt: skip
@@ -277,6 +282,8 @@ def _show_best(best: Answer) -> None:
     options, note = write_rules(placement, best.geometry)
     typer.echo(f"as llama.cpp options, {note}:")
     typer.echo("  " + " ".join(f"'{o}'" if "=" in o else o for o in options))
+    if (devices := report.devices_sentence(found, best)) is not None:
+        typer.echo(f"{devices}.")
 
 
 def _rules(

@@ -9,7 +9,7 @@ from sim.errors import SimError
 from sim.split.cards import HostSide, together_mb_per_s
 from sim.split.placement import Placement
 from sim.split.planner import Planner
-from sim.split.study import Answer
+from sim.split.study import Answer, Study
 
 
 def speed_matters(answer: Answer) -> str | None:
@@ -47,12 +47,47 @@ def room_sentence(answer: Answer) -> str | None:
     if fast is None or most is None or most.vram_expert_bytes - fast.vram_expert_bytes < GB:
         return None
     split = "+".join(map(str, most.layers_each))
+    if (order := answer.in_order(most)) != answer.ordered:
+        split = f"{' + '.join(order)} with {split}"
     everything = most.vram_expert_bytes == answer.geometry.all_expert_bytes
     held = "every expert" if everything else f"{most.vram_expert_bytes / GB:.1f} GB of experts"
     loss = 100 * (1 - most.tokens_per_s / fast.tokens_per_s)
     return (
         f"{split} layers would keep {held} in VRAM (the fastest keeps {fast.vram_expert_bytes / GB:.1f} GB), with "
         f"{most.ram.needed_bytes / GB:.1f} GB of RAM needed, at {most.tokens_per_s:.1f} tok/s, {loss:.1f} % less"
+    )
+
+
+def gain_sentence(found: Study) -> str | None:
+    """One sentence: what the best answer's last card gains over the best set with one card fewer.
+
+    Both of one quantization and host mode, and both simulated or both estimated. None if no smaller set was asked.
+    """
+    best = found.best
+    if best is None or best.placement is None or len(best.cards) < 2:
+        return None
+    count = len(best.cards)
+    smaller = [
+        a
+        for a in found.answers
+        if len(a.cards) == count - 1 and (a.geometry, a.mode) == (best.geometry, best.mode)
+    ]
+    if not smaller:
+        return None
+    nth = ("second", "third", "fourth")[count - 2]
+    if (fewer := max((a for a in smaller if a.placement), key=lambda a: a.tokens_per_s, default=None)) is None:
+        return f"Without a {nth} card it does not fit."
+    assert fewer.placement is not None
+    if best.simulated and fewer.simulated:
+        more, less, how = best.tokens_per_s, fewer.tokens_per_s, "simulated"
+    else:
+        more, less, how = best.placement.tokens_per_s, fewer.placement.tokens_per_s, "estimated"
+    gain, verb = 100 * (more / less - 1), "gains"
+    if gain < 0:
+        gain, verb = -gain, "loses"
+    return (
+        f"The {nth} card {verb} {gain:.1f} %: {more:.1f} tok/s against {less:.1f} of {' + '.join(fewer.ordered)} "
+        f"({how})."
     )
 
 

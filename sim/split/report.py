@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,32 @@ PREFILL_CHUNK = 2_048
 
 
 def label(names: Sequence[str]) -> str:
-    """`2x tesla-p40 + rtx-3070`."""
-    counts = {name: list(names).count(name) for name in names}
-    return " + ".join(f"{n}x {name}" if n > 1 else name for name, n in counts.items())
+    """`2x tesla-p40 + rtx-3070`, in the order of `names`."""
+    runs = [(name, len(list(run))) for name, run in groupby(names)]
+    return " + ".join(f"{n}x {name}" if n > 1 else name for name, n in runs)
+
+
+def devices_sentence(found: Study, answer: Answer) -> str | None:
+    """Which cards llama.cpp must see, in which order; None where the question has no other cards than these.
+
+    Its `-ts` gives layers to the devices in their order, the first layers to the first device, so the devices
+    have to stand in the order of the stages. CUDA lists the fastest card first unless told otherwise.
+    """
+    placement, names = answer.placement, answer.ordered
+    if placement is None or (
+        len(set(names)) == 1
+        and all(set(c) == set(names) for c in found.question.cards)
+        and len(names) == max(map(len, found.question.cards))
+    ):
+        return None
+    devices = ", ".join(
+        f"CUDA{number} = {name} ({n} layer{'s' if n > 1 else ''})"
+        for number, (name, n) in enumerate(zip(names, placement.layers_each, strict=True))
+    )
+    if len(names) == 1:
+        return f"CUDA_VISIBLE_DEVICES must leave llama.cpp this card only: {devices}"
+    other = "" if names == answer.cards else ", which is not the order of --gpu"
+    return f"CUDA_VISIBLE_DEVICES must give llama.cpp these cards in this order{other}: {devices}"
 
 
 def ram_bytes(answer: Answer) -> tuple[int, int] | None:
@@ -60,7 +84,7 @@ def to_dict(found: Study) -> dict[str, Any]:
 def _answer(found: Study, answer: Answer) -> dict[str, Any]:
     placement, simulated = answer.placement, answer.simulated
     data: dict[str, Any] = {
-        "cards": list(answer.cards),
+        "cards": list(answer.ordered),
         "quant": answer.geometry.quant,
         "host": answer.mode,
         "fits": placement is not None,
@@ -97,6 +121,7 @@ def _answer(found: Study, answer: Answer) -> dict[str, Any]:
         "slots": placement.slots,
         "roomiest": answer.roomiest
         and {
+            "cards": list(answer.in_order(answer.roomiest)),
             "layers_each": list(answer.roomiest.layers_each),
             "vram_expert_bytes": answer.roomiest.vram_expert_bytes,
             "ram_needed_bytes": answer.roomiest.ram.needed_bytes,
@@ -106,7 +131,7 @@ def _answer(found: Study, answer: Answer) -> dict[str, Any]:
         "ram": vars(placement.ram) | {"needed_bytes": placement.ram.needed_bytes},
         "fill_s": fill_seconds(placement, answer.planner.problem.host),
         "store": placement.store and {"card": placement.store.card.name, "slots_a_layer": placement.store.slots},
-        "llama_cpp": {"options": options, "note": note},
+        "llama_cpp": {"options": options, "note": note, "devices": list(answer.ordered)},
     }
 
 

@@ -81,6 +81,8 @@ class Answer:
 
     Parameters
     ----------
+    cards
+        As asked; `ordered` has them in the order of the stages.
     placement
         The fastest that fits, or None; then `limit` is the sentence that says why.
     simulated
@@ -102,6 +104,18 @@ class Answer:
     simulated: Simulated | None = None
     notes: list[str] = field(default_factory=list)
     roomiest: Placement | None = None
+
+    def in_order(self, placement: Placement | None) -> tuple[str, ...]:
+        """Names of the cards in the order of a placement's stages, which need not be the order asked."""
+        if placement is None:
+            return self.cards
+        left = list(zip(self.planner.problem.cards, self.cards, strict=True))
+        return tuple(left.pop([card for card, _ in left].index(stage.card))[1] for stage in placement.stages)
+
+    @property
+    def ordered(self) -> tuple[str, ...]:
+        """Names of the cards in the order of the fastest placement's stages; as asked if nothing fits."""
+        return self.in_order(self.placement)
 
     @property
     def tokens_per_s(self) -> float:
