@@ -117,7 +117,7 @@ def _one_pass(trace: RoutingTrace, steps: Steps, capacities: Sequence[Capacity])
             )
         depths, scope_size = known[capacity.scope], sizes[: len(room)]
         slots = np.asarray(room) // scope_size
-        if (slots >= depths.largest_event).all():
+        if (slots >= np.maximum(depths.largest_event, 1)).all():
             found[i] = Point(sum(room), _phases(trace, depths, slots, scope_size), "one pass")
     return found
 

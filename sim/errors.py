@@ -8,7 +8,7 @@ class SimError(ValueError):
 
 
 class MisfitError(SimError):
-    """Valid choices, but more bytes than the machine has room for."""
+    """Valid choices, but more bytes than the machine has room for, or less room than one expert takes."""
 
 
 class CompileError(SimError):

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from hwmodels.units import format_bytes
 from policies.protocol import (
     NEVER,
     AdmissionPolicy,
@@ -26,7 +27,7 @@ from policies.protocol import (
     PlacementPolicy,
     Pool,
 )
-from sim.errors import SimError
+from sim.errors import MisfitError, SimError
 from traces import ModelGeometry, Phase, RoutingTrace
 
 LISTS = Lists()
@@ -132,6 +133,29 @@ def make_pool(geometry: ModelGeometry, capacity: Capacity, layer_card: Sequence[
         capacity=room,
         slots=[max(1, bytes_ // max(1, size)) for bytes_, size in zip(room, largest, strict=True)],
     )
+
+
+def check_room(pool: Pool, *, none: bool = False) -> None:
+    """Refuse a cache with a scope that cannot hold even the smallest of its experts.
+
+    Parameters
+    ----------
+    none
+        A scope of exactly 0 bytes is meant: no cache there, and every look-up is a miss.
+
+    Raises
+    ------
+    MisfitError
+        Naming the room and the expert.
+    """
+    smallest: dict[int, int] = {}
+    for scope, size in zip(pool.scope_of, pool.size_of, strict=True):
+        smallest[scope] = min(size, smallest.get(scope, size))
+    for scope, size in sorted(smallest.items()):
+        room = pool.capacity[scope]
+        if room < size and not (none and room == 0):
+            share = "" if pool.scopes == 1 else f" for part {scope + 1} of {pool.scopes} of the cache"
+            raise MisfitError(f"room of {format_bytes(room)}{share}: one expert takes {format_bytes(size)}")
 
 
 def kept_with(trace: RoutingTrace, name: str, make: Callable[[], T]) -> T:

@@ -20,7 +20,7 @@ from sim.callable import make_callable
 from sim.counts import Counters, ReplayResult, Run, count, counted, phase_passes, result_of
 from sim.errors import CompileError, SimError
 from sim.kernel import choose
-from sim.pool import CachePool, Capacity, make_future, make_pool, start_placement
+from sim.pool import CachePool, Capacity, check_room, make_future, make_pool, start_placement
 from sim.quotas import share_out
 from sim.steps import Steps
 from traces import Phase, RoutingTrace
@@ -68,7 +68,7 @@ def replay(
     Raises
     ------
     SimError, PolicyError
-        Unknown contract, policy or parameter, or a policy that the kernel cannot run.
+        Unknown contract, policy or parameter, a policy that the kernel cannot run, or room for not one expert.
     """
     if contract not in CONTRACTS:
         raise SimError(f"unknown contract {contract!r} (known: {', '.join(CONTRACTS)})")
@@ -82,6 +82,7 @@ def replay(
     if isinstance(placement, str):
         placement = create("placement", placement)
     pool = make_pool(trace.geometry, share_out(trace, capacity))
+    check_room(pool)
     job = _Job(
         trace, steps or Steps.of(trace, contract), pool, eviction, admission, placement, oversize == "overflow",
         warmup_passes, lag_passes,

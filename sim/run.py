@@ -21,7 +21,7 @@ from sim.insertion import parse_insertion
 from sim.kernel import choose_timed
 from sim.machine import Machine
 from sim.page_cache import PageCache
-from sim.pool import LISTS, CachePool, Capacity, kept_with, make_future, make_pool
+from sim.pool import LISTS, CachePool, Capacity, check_room, kept_with, make_future, make_pool
 from sim.preset import MISS_MODES, EnginePreset, load_engine
 from sim.quotas import share_out
 from sim.result import RunResult
@@ -184,6 +184,7 @@ def prepare(
     oracle = eviction.needs_future or prefetch.needs_future or placement.needs_future
     future = _future(trace, compiled) if oracle else None
     pool = make_pool(geometry, share_out(trace, spec.capacity, machine.layer_card), machine.layer_card)
+    check_room(pool, none=True)
     pool = pool._replace(
         link_mb_per_s=[profiles[card].link.h2d_mb_per_s for card in machine.layer_card],
         cpu_mb_per_s=machine.host.cpu.expert_mb_per_s("pinned", geometry.quant_family),
@@ -269,7 +270,7 @@ def simulate(
     )
     result.simulator = "reference" if ready.recorder is None else "kernel"
     result.load_ns = ns_for_bytes(host_plan.load_bytes, ready.machine.host.disk.seq_mb_per_s)
-    result.warnings = _warnings(trace, result, spec, ready.machine)
+    result.warnings = _warnings(trace, result, spec, ready.machine, sum(ready.cache.pool.capacity))
     return result
 
 
@@ -370,7 +371,7 @@ def _digest(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _warnings(trace: RoutingTrace, result: RunResult, spec: RunSpec, machine: Machine) -> list[str]:
+def _warnings(trace: RoutingTrace, result: RunResult, spec: RunSpec, machine: Machine, room: int) -> list[str]:
     found = []
     idle = [str(card + 1) for card in range(len(machine.cards)) if card not in machine.layer_card]
     if idle:
@@ -383,6 +384,8 @@ def _warnings(trace: RoutingTrace, result: RunResult, spec: RunSpec, machine: Ma
         found.append(f"policy {spec.eviction} was never exercised: nothing had to leave")
     if result.waves:
         found.append(f"{result.waves} events did not fit their part of the cache and were served in waves")
+    if not room:
+        found.append("no card has room for experts: every look-up misses")
     cycle = trace.geometry.token_cycle_bytes
     if spec.capacity.scope == "global" and (spec.capacity.total_bytes or cycle) < cycle:
         found.append(

@@ -8,7 +8,8 @@ import pytest
 
 from sim.aside import aside
 from sim.cli import main
-from sim.errors import SimError
+from sim.curve import hit_curve
+from sim.errors import MisfitError, SimError
 from sim.pool import Capacity
 from sim.preset import load_engine
 from sim.run import RunSpec, simulate
@@ -222,6 +223,33 @@ def test_a_preset_stands_on_a_file_beside_it(here):
 @pytest.mark.parametrize("share", ["nan%", "inf%", "101%", "-5%", "x%"])
 def test_a_share_of_the_experts_is_one(share, here, capsys):
     assert "a share from 0% to 100%" in refused(f"sweep --trace tiny.parquet --out new --capacity {share}", capsys)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "replay tiny.parquet --slots-per-layer 0",
+        "replay tiny.parquet --capacity 1kB",
+        "replay tiny.parquet --capacity 2MB --scope layer",
+        "replay tiny.parquet --capacity 1kB --eviction lru --stream",
+        f"{RUN} --capacity 1kB",
+        f"{RUN} --capacity 2MB --scope layer",
+    ],
+)
+def test_room_for_less_than_one_expert_is_refused(command, here, capsys):
+    assert "one expert takes" in refused(command, capsys)
+
+
+@pytest.mark.parametrize("simulator", ["reference", "kernel"])
+def test_a_curve_has_no_point_below_one_expert(simulator):
+    with pytest.raises(MisfitError, match="one expert takes"):
+        hit_curve(random_trace(3), "lru", [Capacity(total_bytes=1)], simulator=simulator)
+
+
+def test_a_run_without_any_cache_says_so():
+    """A whole model beside the card is a machine that exists; part of an expert on it is not."""
+    result = simulate(random_trace(3), RunSpec(("tesla-p40",), Capacity(slots_per_layer=0), miss="cpu"))
+    assert result.warnings[0] == "no card has room for experts: every look-up misses"
 
 
 def test_a_card_without_layers_is_named(here):

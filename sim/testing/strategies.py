@@ -55,9 +55,10 @@ def traces(
 
 @st.composite
 def capacities(draw: DrawFn, geometry: ModelGeometry) -> Capacity:
-    """From nothing to more than everything: bytes or slots, one pool or quotas of layers."""
+    """From one expert a scope to more than everything: bytes or slots, one pool or quotas of layers."""
     if draw(st.booleans()):
         scope = draw(st.sampled_from(["global", "layer"]))
-        return Capacity(slots_per_layer=draw(st.integers(0, geometry.experts + 1)), scope=scope)
+        return Capacity(slots_per_layer=draw(st.integers(1, geometry.experts + 1)), scope=scope)
     scope = draw(st.sampled_from(["global", "layer"]))
-    return Capacity(total_bytes=draw(st.integers(0, geometry.all_expert_bytes + 2)), scope=scope)
+    least = geometry.n_layers * max(geometry.expert_bytes) if scope == "layer" else min(geometry.expert_bytes)
+    return Capacity(total_bytes=draw(st.integers(least, max(least, geometry.all_expert_bytes) + 2)), scope=scope)
