@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from hwmodels.registry import load_profile
+from sim.cli import main
 from sim.errors import MisfitError, SimError
 from sim.pool import Capacity
 from sim.run import RunSpec, prepare
@@ -498,6 +499,25 @@ def test_an_unfinished_sweep_can_be_read(tmp_path: Path, undisturbed: Path) -> N
     frame = read_dataset(tmp_path)
     assert len(frame) == 5
     assert frame.equals(read_dataset(undisturbed).head(5))
+
+
+def test_every_axis_that_varies_is_a_column_of_the_summary_and_of_the_report(tmp_path, capsys) -> None:
+    from sim.report.data import filters, report_rows
+
+    axes = {"eviction": ["lru", "lfu"], "admission": ["always", "two-hit"], "scope": ["global", "layer"],
+            "host": ["arena", "mmap"]}  # fmt: skip
+    file = tmp_path / "sweep.toml"
+    file.write_text(
+        '[traces]\ncode = "bundled:tinymoe-code"\n[constants]\npasses = 4\nhardware = "rtx-5070"\n'
+        'capacity = "40%"\nmiss = "cpu"\n[axes]\n' + "".join(f"{k} = {json.dumps(v)}\n" for k, v in axes.items())
+    )
+    with pytest.raises(SystemExit):
+        main(["sweep", str(file), "--out", str(tmp_path / "out"), "--workers", "1"])
+    head = next(line for line in capsys.readouterr().out.splitlines() if "eviction" in line).split()
+    assert set(axes) <= set(head)
+    rows = report_rows(read_dataset(tmp_path / "out"))
+    assert set(axes) <= {found["column"] for found in filters(rows)}
+    assert "lru + two-hit + none" in set(rows["policy"])
 
 
 def test_duckdb_and_pandas_read_it_without_help(undisturbed: Path) -> None:

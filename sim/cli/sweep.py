@@ -132,8 +132,11 @@ def _keep(out: Path, text: str, *, resume: bool) -> Path:
 
 def _summary(result: SweepResult) -> dict[str, Any]:
     counts = result.frame["status"].value_counts().to_dict()
+    from sim.report.data import varying
+
     columns = ["cell", "trace", "hardware", "capacity_bytes", "eviction", "prefetch", "miss", "tokens_per_s",
                "ms_per_token", "hit_rate", "vram_bytes"]  # fmt: skip
+    columns += [column for column in varying(result.best(len(result.frame))) if column not in columns]
     best = result.best()[columns].astype(object)
     return {
         "folder": str(result.folder),
@@ -145,13 +148,20 @@ def _summary(result: SweepResult) -> dict[str, Any]:
 
 
 def _print(result: SweepResult) -> None:
+    from sim.report.data import chosen, varying
+
     frame = result.frame
-    columns = ["machine", "trace", "eviction", "prefetch", "cache GiB", "tokens/s", "ms/token", "hit %"]
-    rows = table("Fastest of each machine and capacity (policies that see the future left out)", columns, left=4)
-    best = result.best(len(frame)).drop_duplicates(["hardware", "trace", "scenario", "miss", "capacity_bytes"])
+    real = result.best(len(frame))
+    named = {"hardware": "machine", "trace": "trace", "eviction": "eviction", "prefetch": "prefetch"}
+    named |= {column: heading for column, heading in varying(real).items() if column not in named}
+    columns = [*named.values(), "cache GiB", "tokens/s", "ms/token", "hit %"]
+    rows = table(
+        "Fastest of each machine and capacity (policies that see the future left out)", columns, left=len(named)
+    )
+    best = real.drop_duplicates(["hardware", "trace", "scenario", "miss", "capacity_bytes"])
     for row in best.head(15).to_dict("records"):
         rows.add_row(
-            *(str(row[name]) for name in ("hardware", "trace", "eviction", "prefetch")),
+            *(str(chosen(row[name])) for name in named),
             number(row["capacity_bytes"] / 2**30), number(row["tokens_per_s"]), number(row["ms_per_token"]),
             percent(row["hit_rate"]),
         )  # fmt: skip

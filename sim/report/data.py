@@ -7,6 +7,8 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from sim.sweep.rows import POLICY_COLUMNS
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -39,7 +41,9 @@ FILTERS = {
     "miss": "miss",
     "host": "host",
     "start": "start",
+    "passes": "passes",
 }
+FILTERS |= {name: name.replace("_", " ") for name in POLICY_COLUMNS if name not in FILTERS}
 """Columns that may be filtered, with their headings; those with one value only are left out."""
 NUMBERS = (
     "order", "rank", "cell", "tokens_per_s", "ms_per_token", "ms_per_pass_p95", "hit_rate", "capacity_gib",
@@ -61,7 +65,13 @@ def report_rows(frame: pd.DataFrame) -> pd.DataFrame:
     rows["room"] = [f"{gib:.2f} GiB" for gib in rows["capacity_gib"]]
     rows["scenario"] = rows["scenario"].fillna("none")
     rows["layers_each"] = rows["layers_each"].fillna("all on one")
-    rows["policy"] = rows["eviction"] + " + " + rows["prefetch"]
+    for column in POLICY_COLUMNS:
+        rows[column] = [chosen(value) for value in rows[column]]
+    gate = ["" if name == "always" else f" + {name}" for name in rows["admission"]]
+    rows["policy"] = [
+        f"{eviction}{more} + {prefetch}"
+        for eviction, more, prefetch in zip(rows["eviction"], gate, rows["prefetch"], strict=True)
+    ]
     rows["label"] = [
         f"{r.policy} · {r.hardware} · {r.room}"
         for r in rows[["policy", "hardware", "room"]].itertuples(index=False)
@@ -84,15 +94,31 @@ def _groups(rows: pd.DataFrame) -> list[str]:
     return [" · ".join(map(str, values)) for values in rows[keys].itertuples(index=False)]
 
 
+def chosen(value: Any) -> Any:
+    """A choice as a sweep names it: `default` where none was made, whole numbers without a point."""
+    if value is None or value != value:
+        return "default"
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def varying(rows: pd.DataFrame) -> dict[str, str]:
+    """Choices that differ between rows, with their headings."""
+    return {
+        column: heading
+        for column, heading in FILTERS.items()
+        if column in rows and rows[column].nunique(dropna=False) > 1
+    }
+
+
 def filters(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """Columns worth filtering, with their values in a natural order."""
     found = []
-    for column, heading in FILTERS.items():
+    for column, heading in varying(rows).items():
         values = rows[column].dropna().unique().tolist()
         if column == "room":
             values.sort(key=lambda text: float(text.split()[0]))
         else:
-            values.sort()
+            values.sort(key=lambda value: (isinstance(value, str), value))
         if len(values) > 1:
             found.append({"column": column, "heading": heading, "values": values})
     return found
@@ -155,6 +181,6 @@ def facts(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:
 
 
 __all__ = [
-    "CAUSE_WORDS", "FILTERS", "NUMBERS", "columnar", "facts", "filters", "regime_warnings", "report_rows",
-    "without_numbers",
+    "CAUSE_WORDS", "FILTERS", "NUMBERS", "chosen", "columnar", "facts", "filters", "regime_warnings",
+    "report_rows", "varying", "without_numbers",
 ]  # fmt: skip
