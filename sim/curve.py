@@ -68,6 +68,8 @@ def hit_curve(
     SimError, PolicyError
         As `sim.replay.replay`, or no capacity at all.
     """
+    if isinstance(capacities, str | Capacity):
+        raise SimError(f"{capacities!r} is no list of capacities: a curve needs a sequence of sim.Capacity")
     if not capacities:
         raise SimError("a curve needs at least one capacity")
     eviction = create("eviction", eviction) if isinstance(eviction, str) else eviction

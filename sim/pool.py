@@ -135,6 +135,20 @@ def make_pool(geometry: ModelGeometry, capacity: Capacity, layer_card: Sequence[
     )
 
 
+def check_capacity(capacity: object) -> None:
+    """Refuse what is no `Capacity`, as a size in words is not.
+
+    Raises
+    ------
+    SimError
+        Saying how a capacity is made.
+    """
+    if not isinstance(capacity, Capacity):
+        raise SimError(
+            f"{capacity!r} is no capacity: expected sim.Capacity(total_bytes=...) or (slots_per_layer=...)"
+        )
+
+
 def check_room(pool: Pool, *, none: bool = False) -> None:
     """Refuse a cache with a scope that cannot hold even the smallest of its experts.
 

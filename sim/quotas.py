@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from policies import create
 from policies.protocol import Pool
-from sim.pool import Capacity, make_future, make_pool
+from sim.pool import Capacity, check_capacity, make_future, make_pool
 from traces import RoutingTrace
 
 
@@ -24,9 +24,10 @@ def share_out(trace: RoutingTrace, capacity: Capacity, layer_card: Sequence[int]
 
     Raises
     ------
-    PolicyError
-        If `capacity.quotas` is no placement.
+    SimError, PolicyError
+        If `capacity` is none, or its quotas are no placement.
     """
+    check_capacity(capacity)
     if capacity.quotas == "equal":
         return capacity
     placement = create("placement", capacity.quotas)

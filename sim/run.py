@@ -21,7 +21,7 @@ from sim.insertion import parse_insertion
 from sim.kernel import choose_timed
 from sim.machine import Machine
 from sim.page_cache import PageCache
-from sim.pool import LISTS, CachePool, Capacity, check_room, kept_with, make_future, make_pool
+from sim.pool import LISTS, CachePool, Capacity, check_capacity, check_room, kept_with, make_future, make_pool
 from sim.preset import MISS_MODES, EnginePreset, load_engine
 from sim.quotas import share_out
 from sim.result import RunResult
@@ -83,6 +83,13 @@ class RunSpec:
     insertion: str = "free"
     prefetch_bytes: int | None = None
     predict_us: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.hardware, tuple):
+            raise SimError(f"hardware {self.hardware!r}: expected a tuple of profile names, as in ('rtx-5070',)")
+        if not isinstance(self.layers_each, tuple | None):
+            raise SimError(f"layers_each {self.layers_each!r}: expected a tuple of whole numbers, as in (24, 24)")
+        check_capacity(self.capacity)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain form, for manifests."""
@@ -312,7 +319,10 @@ def _future(trace: RoutingTrace, compiled: bool) -> Future:
 def _check_vram(
     machine: Machine, geometry: ModelGeometry, room: Sequence[int], spec: RunSpec, staging_slots: int
 ) -> None:
-    """Refuse a cache that the card cannot hold beside the dense part and the staging ring."""
+    """Refuse a cache that the card cannot hold beside the dense part and the staging ring.
+
+    A run is not told the length of its context, and the reserve is the engine's choice: `sim.vram` counts both.
+    """
     for number, card in enumerate(machine.cards):
         layers = [i for i, c in enumerate(machine.layer_card) if c == number]
         if spec.capacity.scope == "layer":
@@ -321,6 +331,8 @@ def _check_vram(
             cache = room[number] if number < len(room) else 0
         cache += staging_slots * max((geometry.expert_bytes[i] for i in layers), default=0)
         dense = sum(geometry.dense_bytes[i] for i in layers)
+        if number == machine.layer_card[0]:
+            dense += geometry.dense_only_bytes
         if number == machine.layer_card[-1]:
             dense += geometry.head_bytes
         usable = card.gpu.vram_usable_bytes
@@ -328,7 +340,8 @@ def _check_vram(
             raise MisfitError(
                 f"{card.name}: an expert cache of {cache / 2**30:.2f} GiB beside {dense / 2**30:.2f} GiB of dense "
                 f"weights does not fit into {usable / 2**30:.2f} GiB of usable VRAM; at most "
-                f"{max(0, usable - dense) / 2**20:.0f}MiB are left for experts"
+                f"{max(0, usable - dense) / 2**20:.0f}MiB are left for experts, context and the "
+                "engine's reserve not counted (residency vram)"
             )
 
 
@@ -380,6 +393,8 @@ def _warnings(trace: RoutingTrace, result: RunResult, spec: RunSpec, machine: Ma
         )
     if trace.synthetic:
         found.append("the trace is synthetic: generated, not recorded from a model")
+    if gap := trace.geometry.gap:
+        found.append(gap)
     if result.evictions == 0 and result.admitted_bytes and spec.eviction != "static":
         found.append(f"policy {spec.eviction} was never exercised: nothing had to leave")
     if result.waves:

@@ -16,7 +16,7 @@ from policies.protocol import AdmissionPolicy, EvictionPolicy, PlacementPolicy
 from sim.counts import ReplayResult, counted, phase_passes, result_of
 from sim.errors import SimError
 from sim.kernel import choose
-from sim.pool import Capacity, check_room, make_pool
+from sim.pool import Capacity, check_capacity, check_room, make_pool
 from sim.steps import Steps
 from traces import ModelGeometry, Phase, RoutingTrace
 
@@ -50,6 +50,7 @@ def replay_stream(
     """
     from sim.kernel.replay import ReplayKernel
 
+    check_capacity(capacity)
     if capacity.quotas != "equal":
         raise SimError(f"quotas by {capacity.quotas} need the whole trace: read it whole")
     admission = create("admission", admission) if isinstance(admission, str) else admission

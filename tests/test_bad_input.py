@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hwmodels.registry import load_profile
 from sim.aside import aside
 from sim.cli import main
 from sim.curve import hit_curve
 from sim.errors import MisfitError, SimError
+from sim.live.schedule import sizes_of
 from sim.pool import Capacity
 from sim.preset import load_engine
 from sim.run import RunSpec, simulate
@@ -250,6 +253,31 @@ def test_a_run_without_any_cache_says_so():
     """A whole model beside the card is a machine that exists; part of an expert on it is not."""
     result = simulate(random_trace(3), RunSpec(("tesla-p40",), Capacity(slots_per_layer=0), miss="cpu"))
     assert result.warnings[0] == "no card has room for experts: every look-up misses"
+
+
+def test_what_the_sizes_of_a_trace_lack_is_said(here, capsys):
+    trace = random_trace(3)
+    bare = replace(trace, geometry=replace(trace.geometry, head_bytes=0, hidden_size=0, expert_params=1))
+    write_parquet(bare, here / "bare.parquet")
+    for command in ("inspect bare.parquet", f"{RUN} --capacity 4MB".replace("tiny", "bare")):
+        with pytest.raises(SystemExit) as stopped:
+            main(command.split())
+        said = capsys.readouterr().out
+        assert stopped.value.code == 0
+        assert "lack output head and hidden size, which then cost nothing: give the model with --model" in said
+    assert "context and the engine's reserve: residency vram" in said
+    whole = replace(bare.geometry, head_bytes=1, hidden_size=1)
+    assert whole.gap == ""
+    with pytest.raises(SimError, match="--model"):
+        sizes_of(bare.geometry)
+
+
+def test_layers_without_experts_take_vram_too():
+    trace = random_trace(3)
+    usable = load_profile("tesla-p40").gpu.vram_usable_bytes
+    full = replace(trace, geometry=replace(trace.geometry, dense_only_bytes=usable))
+    with pytest.raises(MisfitError, match=r"does not fit .* reserve not counted \(residency vram\)"):
+        simulate(full, RunSpec(("tesla-p40",), Capacity(slots_per_layer=1)))
 
 
 def test_a_card_without_layers_is_named(here):

@@ -119,6 +119,22 @@ class ModelGeometry:
         """Bytes that one token touches over all layers: a global LRU smaller than this hits exactly 0 %."""
         return self.top_k * sum(self.expert_bytes)
 
+    @property
+    def gap(self) -> str:
+        """What the sizes leave out, so that it costs neither time nor memory, in a sentence; empty if nothing."""
+        sizes = {
+            "output head": self.head_bytes,
+            "weights of an expert": self.expert_params,
+            "hidden size": self.hidden_size,
+        }
+        left_out = [name for name, value in sizes.items() if not value]
+        if not left_out:
+            return ""
+        return (
+            f"the sizes of {self.label} lack {' and '.join(left_out)}, which then cost nothing: give the model "
+            "with --model (residency list models)"
+        )
+
     def key(self, layer_index: int, expert: int) -> int:
         """Integer key of an expert; `layer_index` counts MoE layers from 0."""
         return layer_index * self.experts + expert

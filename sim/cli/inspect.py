@@ -42,7 +42,8 @@ def inspect(
     show(_summary(found))
     if layers:
         show(_per_layer(found))
-    warn(["the trace is synthetic: generated, not recorded from a model"] if found["synthetic"] else [])
+    notes = ["the trace is synthetic: generated, not recorded from a model"] if found["synthetic"] else []
+    warn(notes + ([gap] if (gap := recorded.geometry.gap) else []))
 
 
 def _summary(found: dict[str, Any]) -> Any:

@@ -158,6 +158,7 @@ def run(
         print_ceilings(lifted)
     if timeline is not None:
         typer.echo(f"timeline: {timeline} (open it at ui.perfetto.dev)")
+    typer.echo("VRAM was checked for experts and dense weights; context and the engine's reserve: residency vram")
     warn([*result.warnings, *([BOUND] if _ahead(chosen.spec) else [])])
 
 

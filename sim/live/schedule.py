@@ -59,7 +59,10 @@ def sizes_of(geometry: ModelGeometry) -> LiveSizes:
         If the hidden size is not known.
     """
     if geometry.hidden_size <= 0:
-        raise SimError(f"model {geometry.label} does not say its hidden size, which a live run needs")
+        raise SimError(
+            f"model {geometry.label} does not say its hidden size, which a live run needs: give the model with "
+            "--model (residency list models)"
+        )
     return LiveSizes(
         geometry.hidden_size,
         geometry.experts,
