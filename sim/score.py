@@ -33,6 +33,11 @@ BINDS = {
 """What each cause of time means in words."""
 POLICIES = ("eviction", "admission", "prefetch", "placement", "insertion", "prefetch_bytes", "predict_us")
 """Choices that scores compare; all others must be equal."""
+NO_BASELINE = "no baseline among the runs (lru, admission always, no prefetch): --trace FILE adds it"
+NO_BEST = (
+    "no run with perfect prefetch (eviction belady, prefetch oracle) to measure headroom against: --trace FILE "
+    "adds it, with --passes N where the runs took the first N passes only"
+)
 SMALL_GAIN = 0.02
 """Below this share of the baseline's time there is nothing to capture."""
 
@@ -265,9 +270,9 @@ def score(results: Sequence[RunResult | Run], best: Mapping[str, RunResult | Run
             made = score_run(run, base, top)
             made.rank = rank
             if base is None:
-                made.warnings.append("no baseline among the runs (lru, admission always, no prefetch)")
+                made.warnings.append(NO_BASELINE)
             elif top is None:
-                made.warnings.append("no run with perfect prefetch (belady, prefetch oracle) to measure against")
+                made.warnings.append(NO_BEST)
             scores.append(made)
     return scores
 

@@ -188,6 +188,27 @@ def test_command_on_files_folder_and_trace(tmp_path, capsys):
     assert "regime:" in out
 
 
+def test_headings_are_for_readers_and_the_missing_best_run_says_what_to_do(tmp_path, capsys):
+    trace = made_trace()
+    write_parquet(trace, tmp_path / "trace.parquet")
+    room = {"global": Capacity(total_bytes=40_000_000), "layer": Capacity(total_bytes=40_000_000, scope="layer")}
+    for scope, capacity in room.items():
+        path = tmp_path / f"{scope}.json"
+        path.write_text(json.dumps(simulate(trace, replace(SPEC, capacity=capacity)).to_dict()))
+        with pytest.raises(SystemExit):
+            main(["score", str(path)])
+        shown = capsys.readouterr()
+        heading = " ".join(shown.out.split())
+        assert f"38.1 MiB, scope {scope}" in heading
+        assert "total_bytes" not in heading
+        assert ("quotas equal" in heading) == (scope == "layer")
+        assert "--trace FILE adds it" in shown.out + shown.err
+        with pytest.raises(SystemExit):  # and what it says to do helps
+            main(["score", str(path), "--trace", str(tmp_path / "trace.parquet")])
+        shown = capsys.readouterr()
+        assert "--trace FILE" not in shown.out + shown.err
+
+
 @pytest.mark.parametrize(
     ("text", "message"), [("{}", "not a result"), ("nope", "not JSON"), ("[1]", "not a result")]
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hwmodels.units import GIB, MIB
 from sim.cli import app
 from sim.cli.common import (
     SEES_FUTURE,
@@ -98,10 +99,10 @@ def _runs(path: Path) -> list[Run]:
 def _print(scores: list[Score]) -> None:
     """One case: a table, then what binds the fastest candidate and what to beware of."""
     case = jsonlib.loads(scores[0].run.case)
-    capacity = " ".join(f"{k}={v}" for k, v in case["capacity"].items() if v is not None)
+    host = f", host {case['host']}" if case.get("host") else ""
     title = (
         f"{case['model']} on {' + '.join(case['hardware'])}, engine {case['engine']}, "
-        f"miss {case['miss'] or 'as the engine'}: {capacity}"
+        f"miss {case['miss'] or 'as the engine'}{host}: {_room(case['capacity'])}"
     )
     columns = ["#", "policies", "tokens/s", "vs base", "headroom %", "hits %"]
     gap = any(made.gap for made in scores)
@@ -139,6 +140,24 @@ def _print(scores: list[Score]) -> None:
     first = next((made for made in scores if not made.run.oracle), scores[0])
     typer.echo(f"{first.run.policies}: {first.run.binds}")
     warn(_shared_first(scores))
+
+
+def _room(capacity: dict[str, Any]) -> str:
+    """`1.63 GiB, scope global`; quotas only where each layer has its own part."""
+    layers, slots = capacity.get("layer_bytes"), capacity.get("slots_per_layer")
+    quotas = "as given" if layers else capacity.get("quotas", "equal")
+    if slots is not None:
+        room = f"{slots} slots a layer"
+    elif layers:
+        room = _size(sum(layers))
+    else:
+        room = " + ".join(map(_size, capacity.get("card_bytes") or [capacity["total_bytes"]]))
+    own = capacity["scope"] == "layer" and slots is None
+    return f"{room}, scope {capacity['scope']}" + (f", quotas {quotas}" if own else "")
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / GIB:.2f} GiB" if nbytes >= GIB else f"{nbytes / MIB:.1f} MiB"
 
 
 def _shared_first(scores: list[Score]) -> list[str]:
