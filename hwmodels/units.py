@@ -43,9 +43,9 @@ def parse_size(text: str | int | float) -> int:
     """
     number, unit = _split(text, per_second=False)
     if not unit:
-        decimal, binary = int(number * MB), int(number * MIB)
         raise HardwareError(
-            f"size {text} has no unit; write {text}MB for {decimal:,} bytes or {text}MiB for {binary:,} bytes"
+            f"size {text} has no unit; write {text}MB for {int(number * MB):,} bytes, {text}MiB for "
+            f"{int(number * MIB):,} bytes or {text}GB for {int(number * GB):,} bytes"
         )
     nbytes = int(number * _unit(unit, text))
     if nbytes > MOST:

@@ -160,6 +160,19 @@ def test_a_scenario_file_is_the_same_run_as_its_options(trace_file, tmp_path):
     assert one.stdout == other.stdout
 
 
+def test_what_starts_full_beside_bounds_that_start_empty_is_said(trace_file):
+    said = "static: filled before the first look-up"
+    for command in (("curve", "--points", 2), ("replay", "--slots-per-layer", 2)):
+        assert said in residency(command[0], trace_file, *command[1:], "--eviction", "static").stdout
+        assert "filled before" not in residency(command[0], trace_file, *command[1:], "--eviction", "lru").stdout
+
+
+def test_an_import_is_called_parquet(trace_file, tmp_path):
+    done = residency("import", trace_file, tmp_path / "copy.csv")
+    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert "its name ends in .parquet" in done.stderr
+
+
 def test_import_and_inspect_round_trip(trace_file, tmp_path):
     copy = tmp_path / "copy.parquet"
     assert residency("import", trace_file, copy).returncode == 0

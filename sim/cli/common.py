@@ -79,6 +79,7 @@ ScopeOpt = Annotated[
 
 PIPE_WIDTH = 160
 SEES_FUTURE = "* sees the future: a bound, not a candidate"
+FILLED = "filled before the first look-up: may lie above the bounds, which start empty"
 
 
 def open_trace(source: str, fmt: str | None, model: str | None) -> RoutingTrace:

@@ -9,6 +9,7 @@ import typer
 
 from sim.cli import app
 from sim.cli.common import (
+    FILLED,
     SEES_FUTURE,
     FormatOpt,
     JsonOpt,
@@ -106,6 +107,8 @@ def curve(
     show(shown)
     if ahead - {*BOUNDS}:
         typer.echo(SEES_FUTURE)
+    if filled := [spec for spec in asked if create("eviction", spec).default_placement != "none"]:
+        typer.echo(f"{', '.join(filled)}: {FILLED}")
     methods = dict.fromkeys(point.method for found in curves.values() for point in found)
     notes = [f"counted by: {', '.join(methods)}"]
     if recorded.synthetic:

@@ -9,6 +9,7 @@ import typer
 
 from sim.cli import app
 from sim.cli.common import (
+    FILLED,
     SEES_FUTURE,
     CapacityOpt,
     FormatOpt,
@@ -207,3 +208,6 @@ def _show(
     show(shown)
     if ahead - {*BOUNDS}:
         typer.echo(SEES_FUTURE)
+    empty = any(not results[spec].placed for spec in BOUNDS if spec in results)
+    if empty and (filled := [spec for spec in order if results[spec].placed]):
+        typer.echo(f"{', '.join(filled)}: {FILLED}")

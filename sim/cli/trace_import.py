@@ -11,10 +11,20 @@ from sim.cli import app
 from sim.cli.common import FormatOpt, ModelOpt, writable
 
 
+def parquet(path: Path) -> Path:
+    """Callback: a file that can be written and says what it holds."""
+    from sim.errors import SimError
+
+    writable(path)
+    if path.suffix != ".parquet":
+        raise SimError(f"{path}: an imported trace is Parquet, so its name ends in .parquet")
+    return path
+
+
 @app.command("import")
 def import_trace(
     source: Annotated[str, typer.Argument(metavar="SRC", help="Trace file, gzipped or not.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT.parquet", callback=writable, help="File to write.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT.parquet", callback=parquet, help="File to write.")],
     fmt: FormatOpt = None,
     model: ModelOpt = None,
 ) -> None:
