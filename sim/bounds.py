@@ -98,6 +98,13 @@ def assess(trace: RoutingTrace, runs: Sequence[Run]) -> list[Score]:
         regime = Regime.of(trace, room)
         made.regime = regime.to_dict()
         made.warnings += regime.warnings(spec.capacity.scope)
+        if (
+            regime.cycles < 1
+            and spec.capacity.scope == "global"
+            and made.run.is_baseline
+            and not made.run.hit_rate
+        ):
+            made.warnings.append("a global LRU hits exactly 0 % in such a cache")
     return scores
 
 
@@ -217,7 +224,7 @@ class Regime:
         """What this regime makes of any comparison."""
         found = []
         if scope == "global" and self.cycles < 1:
-            found.append("the cache is smaller than what one token touches: a global LRU hits exactly 0 % here")
+            found.append("the cache is smaller than what one token touches")
         if self.cached_share >= 1:
             found.append("every expert fits: eviction policies cannot differ")
         if self.union_over_slots is not None and self.union_over_slots > 1:

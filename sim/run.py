@@ -403,9 +403,9 @@ def _warnings(trace: RoutingTrace, result: RunResult, spec: RunSpec, machine: Ma
         found.append("no card has room for experts: every look-up misses")
     cycle = trace.geometry.token_cycle_bytes
     if spec.capacity.scope == "global" and (spec.capacity.total_bytes or cycle) < cycle:
-        found.append(
-            f"the cache is below one token's experts ({cycle / 2**20:.0f} MiB): a global LRU then hits exactly 0 %"
-        )
+        plain = (spec.eviction, spec.admission, spec.prefetch) == ("lru", "always", "none")
+        nothing = ": a global LRU then hits exactly 0 %" if plain and not result.decode_hit_rate() else ""
+        found.append(f"the cache is below one token's experts ({cycle / 2**20:.0f} MiB){nothing}")
     return found
 
 

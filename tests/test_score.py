@@ -137,8 +137,8 @@ def test_regime_by_hand():
     assert regime.cycles == 1.5
     assert regime.cached_share == 0.25
     small = Regime.of(trace, 2_000_000)
-    assert any("exactly 0 %" in text for text in small.warnings("global"))
-    assert not any("exactly 0 %" in text for text in small.warnings("layer"))
+    assert any("smaller than what one token touches" in text for text in small.warnings("global"))
+    assert not any("smaller than what one token touches" in text for text in small.warnings("layer"))
     assert any("cannot differ" in text for text in Regime.of(trace, 10**9).warnings("global"))
 
 
@@ -186,6 +186,19 @@ def test_command_on_files_folder_and_trace(tmp_path, capsys):
     assert "headroom" in out
     assert "victim gap" in out
     assert "regime:" in out
+
+
+def test_only_a_plain_lru_is_said_to_hit_nothing():
+    trace = made_trace()
+    small = replace(SPEC, capacity=Capacity(total_bytes=trace.geometry.token_cycle_bytes // 2))
+    choices = [{}, {"eviction": "fifo"}, {"eviction": "lfu"}, {"admission": "two-hit"}, {"prefetch": "oracle"}]
+    made = [simulate(trace, replace(small, **choice)) for choice in choices]
+    assert [any("exactly 0 %" in text for text in result.warnings) for result in made] == [True] + [False] * 4
+    assert all(any("below one token's experts" in text for text in result.warnings) for result in made)
+    assert made[0].decode_hit_rate() == 0
+    scores = assess(trace, [Run.of(result) for result in made])
+    said = [score.run.policies for score in scores if any("exactly 0 %" in text for text in score.warnings)]
+    assert said == ["lru"]
 
 
 def test_headings_are_for_readers_and_the_missing_best_run_says_what_to_do(tmp_path, capsys):
