@@ -92,7 +92,9 @@ def cases(draw):
     From five experts on no small array is as long as there are keys, so each policy is laid out and compiled once.
     """
     trace = draw(traces(least_experts=5))
-    room = Capacity(total_bytes=draw(st.integers(0, 20)), scope=draw(st.sampled_from(["global", "layer"])))
+    scope, sizes = draw(st.sampled_from(["global", "layer"])), trace.geometry.expert_bytes
+    least = max(sizes) * len(sizes) if scope == "layer" else min(sizes)  # one expert of each part
+    room = Capacity(total_bytes=draw(st.integers(least, 20)), scope=scope)
     options = {
         "contract": draw(st.sampled_from(["event", "sequential", "sequential-descending"])),
         "oversize": draw(st.sampled_from(["waves", "overflow"])),
