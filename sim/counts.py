@@ -189,9 +189,10 @@ def _warnings(geometry: ModelGeometry, result: ReplayResult) -> list[str]:
         found.append(f"policy {result.policy} was never exercised: nothing had to leave, so all policies tie")
     cycle = geometry.token_cycle_bytes
     if result.scope == "global" and result.capacity_bytes < cycle:
+        plain = (result.policy, result.admission) == ("lru", "always") and not result.hits.any()
         found.append(
             f"capacity {result.capacity_bytes / 2**20:.0f} MiB is below one token's experts "
-            f"({cycle / 2**20:.0f} MiB): a global LRU then hits exactly 0 %"
+            f"({cycle / 2**20:.0f} MiB){': a global LRU then hits exactly 0 %' if plain else ''}"
         )
     if result.waves:
         found.append(f"{result.waves} extra waves: some events want more than their scope holds")

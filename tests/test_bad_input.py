@@ -15,6 +15,7 @@ from sim.errors import MisfitError, SimError
 from sim.live.schedule import sizes_of
 from sim.pool import Capacity
 from sim.preset import load_engine
+from sim.replay import replay
 from sim.run import RunSpec, simulate
 from tests.test_engine import random_trace
 from traces import write_parquet
@@ -249,10 +250,20 @@ def test_a_curve_has_no_point_below_one_expert(simulator):
         hit_curve(random_trace(3), "lru", [Capacity(total_bytes=1)], simulator=simulator)
 
 
+def test_events_that_may_stay_over_the_capacity_need_no_room():
+    """Published curves have such points, with the rule that an event stays whole over its budget."""
+    room = Capacity(total_bytes=1)
+    found = [
+        replay(random_trace(3), "lru", room, oversize="overflow", simulator=s) for s in ("reference", "kernel")
+    ]
+    assert found[0].phases == found[1].phases
+    assert found[0].phases["all"].distinct > 0
+
+
 def test_a_run_without_any_cache_says_so():
     """A whole model beside the card is a machine that exists; part of an expert on it is not."""
     result = simulate(random_trace(3), RunSpec(("tesla-p40",), Capacity(slots_per_layer=0), miss="cpu"))
-    assert result.warnings[0] == "no card has room for experts: every look-up misses"
+    assert "no card has room for experts: every look-up misses" in result.warnings
 
 
 def test_what_the_sizes_of_a_trace_lack_is_said(here, capsys):
