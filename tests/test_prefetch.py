@@ -342,7 +342,7 @@ def test_predicting_costs_what_it_is_said_to_cost():
     assert paid.total_ns - free.total_ns == 7000 * trace.n_events
     sync = CAUSES.index("sync")
     assert int((paid.pass_causes - free.pass_causes)[:, sync].sum()) == 7000 * trace.n_events
-    with pytest.raises(SimError, match="negative"):
+    with pytest.raises(SimError, match="costs -1 us: expected 0 to"):
         simulate(trace, replace(everything, predict_us=-1.0))
 
 
