@@ -99,8 +99,7 @@ def curve(
         f"{recorded.geometry.label}: {phase} hit % (distinct) by slots a layer, {scope} scope",
         ["policy", *(str(capacities[i].slots_per_layer) for i in picked)],
     )
-    quotas = scope.partition(":")[2] or "equal"
-    ahead = {spec for spec in asked if sees_future(spec, quotas=quotas)}
+    ahead = {spec for spec in asked if sees_future(spec)}
     for spec in _ranked(curves, phase):
         name = spec + (" (bound)" if spec in BOUNDS else " *" if spec in ahead else "")
         shown.add_row(name, *(percent(curves[spec][i].phases[phase].hit_rate, 1) for i in picked))

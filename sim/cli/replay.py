@@ -93,8 +93,7 @@ def replay(
         if str(json) == "-":
             return
     order = sorted(results, key=lambda s: (s in bounds, -results[s].phases["all"].distinct_hits))
-    quotas = scope.partition(":")[2] or "equal"
-    ahead = {spec for spec in order if sees_future(spec, placement=placement, quotas=quotas)}
+    ahead = {spec for spec in order if sees_future(spec, placement=placement, quotas=room.quotas)}
     _show(data, results, order, warmup, ahead)
     agreements = {spec: data["policies"][spec].get("engine_agreement") for spec in order}
     if all(agreements.values()):
