@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow notebooks lint bench clean
+FOLDERS := hwmodels policies sim traces
+
+.PHONY: demo test test-slow notebooks links lint bench clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -28,7 +30,11 @@ test-slow: $(VENV)/.installed-test
 notebooks: $(VENV)/.installed-test
 	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 notebooks
 
-lint: $(VENV)/.installed-test
+# mypy, import-linter and editors follow names through folders, so the packages get links at the place of their names.
+links:
+	@for folder in $(FOLDERS); do ln -sfn ../$$folder expert_residency/$$folder; done
+
+lint: $(VENV)/.installed-test links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -38,4 +44,4 @@ bench: $(VENV)/.installed-test
 	$(BIN)/python -m pytest benchmarks -m benchmark_run
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info $(FOLDERS:%=expert_residency/%) .mypy_cache .ruff_cache .pytest_cache .hypothesis

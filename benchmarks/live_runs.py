@@ -28,17 +28,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from hwmodels.calibrate import calibrate
-from hwmodels.calibrate.cardless import USUAL
-from hwmodels.calibrate.run import cpu_name, default_workers
-from hwmodels.live.card import LiveSizes, has_card, require_card
-from hwmodels.live.cardless import CardlessEngine, State
-from hwmodels.live.engine import CardEngine, HostExperts
-from hwmodels.live.steps import Measured
-from sim.live.arms import Arm, Outcome, decode_window, run_in_turn, scaled, to_rows, write_rows
-from sim.live.schedule import Schedule, make_schedule, sizes_of
-from traces import ModelGeometry, RoutingTrace, read_trace, write_parquet
-from traces.bundled import load
+from expert_residency.hwmodels.calibrate import calibrate
+from expert_residency.hwmodels.calibrate.cardless import USUAL
+from expert_residency.hwmodels.calibrate.run import cpu_name, default_workers
+from expert_residency.hwmodels.live.card import LiveSizes, has_card, require_card
+from expert_residency.hwmodels.live.cardless import CardlessEngine, State
+from expert_residency.hwmodels.live.engine import CardEngine, HostExperts
+from expert_residency.hwmodels.live.steps import Measured
+from expert_residency.sim.live.arms import Arm, Outcome, decode_window, run_in_turn, scaled, to_rows, write_rows
+from expert_residency.sim.live.schedule import Schedule, make_schedule, sizes_of
+from expert_residency.traces import ModelGeometry, RoutingTrace, read_trace, write_parquet
+from expert_residency.traces.bundled import load
 
 PASSES, WARMUP = 160, 32
 CARDLESS = {"warm": (64, 16), "cold": (32, 0)}

@@ -12,9 +12,9 @@ from statistics import median
 import pytest
 import simpy
 
-from sim.demo import SYNTHETIC, demo_trace, expert_room
-from sim.pool import Capacity
-from sim.run import RunSpec, simulate
+from expert_residency.sim.demo import SYNTHETIC, demo_trace, expert_room
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.run import RunSpec, simulate
 
 pytestmark = pytest.mark.benchmark_run
 ROUNDS, TIMEOUTS = 5, 100_000

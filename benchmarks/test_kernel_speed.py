@@ -17,15 +17,15 @@ from statistics import median
 import numpy as np
 import pytest
 
-from policies import create
-from policies.protocol import NEVER, Pool
-from sim.curve import hit_curve
-from sim.kernel.future import future_arrays
-from sim.kernel.replay import ReplayKernel, StepArrays
-from sim.pool import Capacity, make_pool
-from sim.replay import Steps
-from traces import ModelGeometry, Phase
-from traces.trace import assemble
+from expert_residency.policies import create
+from expert_residency.policies.protocol import NEVER, Pool
+from expert_residency.sim.curve import hit_curve
+from expert_residency.sim.kernel.future import future_arrays
+from expert_residency.sim.kernel.replay import ReplayKernel, StepArrays
+from expert_residency.sim.pool import Capacity, make_pool
+from expert_residency.sim.replay import Steps
+from expert_residency.traces import ModelGeometry, Phase
+from expert_residency.traces.trace import assemble
 
 pytestmark = pytest.mark.benchmark_run
 EXPERTS, LOOK_UPS, ROUNDS = 24_576, 3_000_000, 7
@@ -182,10 +182,10 @@ COMPILE = """
 import sys, time
 import numpy as np
 import sim.kernel.views
-from policies import create
-from policies.protocol import Pool
-from sim.kernel.future import future_arrays
-from sim.kernel.replay import ReplayKernel, StepArrays
+from expert_residency.policies import create
+from expert_residency.policies.protocol import Pool
+from expert_residency.sim.kernel.future import future_arrays
+from expert_residency.sim.kernel.replay import ReplayKernel, StepArrays
 
 ones = np.ones(100)
 steps = StepArrays.of(np.arange(101), ones * 0, np.arange(100), np.arange(100), ones, ones, ones * 0)
@@ -217,9 +217,9 @@ def kernel(pool):
 MEMORY = """
 import json, re, sys
 import numpy as np
-from sim.curve import hit_curve
-from sim.pool import Capacity
-from traces import ModelGeometry, RoutingTrace
+from expert_residency.sim.curve import hit_curve
+from expert_residency.sim.pool import Capacity
+from expert_residency.traces import ModelGeometry, RoutingTrace
 
 geometry = ModelGeometry("uneven", tuple(range(48)), 512, 10, (1,) * 48, (1,) * 48)
 trace = RoutingTrace(geometry, **np.load(sys.argv[1]))

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from sim.run import simulate
-from sim.sweep import sweep
-from sim.sweep.cells import plan_cells
-from sim.sweep.spec import load_sweep
-from sim.sweep.stored import open_stored, open_view, store
-from traces.bundled import load
+from expert_residency.sim.run import simulate
+from expert_residency.sim.sweep import sweep
+from expert_residency.sim.sweep.cells import plan_cells
+from expert_residency.sim.sweep.spec import load_sweep
+from expert_residency.sim.sweep.stored import open_stored, open_view, store
+from expert_residency.traces.bundled import load
 
 pytestmark = pytest.mark.benchmark_run
 
@@ -69,7 +69,7 @@ def test_overhead_over_bare_runs(benchmark: Any, tmp_path: Path) -> None:
 
 
 def test_a_report_is_written_and_opened(benchmark: Any, tmp_path: Path) -> None:
-    from sim.report import write_report
+    from expert_residency.sim.report import write_report
 
     sweep(SOURCE, tmp_path / "sweep", workers=1)
     path = benchmark(lambda: write_report(tmp_path / "sweep", tmp_path / "report.html"))
@@ -79,8 +79,8 @@ def test_a_report_is_written_and_opened(benchmark: Any, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stored trace of five million look-ups."""
-    from traces import load_model
-    from traces.synthetic import generate, load_style
+    from expert_residency.traces import load_model
+    from expert_residency.traces.synthetic import generate, load_style
 
     geometry = load_model("qwen3-30b-a3b")
     tokens = -(-LOOKUPS // (geometry.n_layers * geometry.top_k)) + 1
@@ -92,10 +92,10 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 REPLAYS = """
 import json, sys
 from pathlib import Path
-from sim.pool import Capacity
-from sim.replay import replay
-from sim.sweep.stored import open_stored
-from sim.sweep.worker import peak_rss_bytes
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.replay import replay
+from expert_residency.sim.sweep.stored import open_stored
+from expert_residency.sim.sweep.worker import peak_rss_bytes
 trace = open_stored(Path(sys.argv[1]))
 total = trace.geometry.all_expert_bytes
 hits = [replay(trace, "lru", Capacity(total * n // 16)).phases["all"].hit_rate for n in range(1, 9)]
@@ -104,10 +104,10 @@ print(json.dumps([hits, peak_rss_bytes()]))
 TIMED = """
 import json, sys
 from pathlib import Path
-from sim.pool import Capacity
-from sim.run import RunSpec, simulate
-from sim.sweep.stored import open_stored
-from sim.sweep.worker import peak_rss_bytes
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.sweep.stored import open_stored
+from expert_residency.sim.sweep.worker import peak_rss_bytes
 class Enough(Exception): pass
 def stop(passes):
     if passes == 50: raise Enough

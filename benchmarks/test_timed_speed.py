@@ -19,12 +19,12 @@ from statistics import median
 
 import pytest
 
-from sim.demo import SYNTHETIC, demo_trace, expert_room
-from sim.kernel.timed.engine import TimedKernel
-from sim.pool import Capacity
-from sim.run import RunSpec, prepare, simulate
-from traces import RoutingTrace
-from traces.synthetic import generate, load_style
+from expert_residency.sim.demo import SYNTHETIC, demo_trace, expert_room
+from expert_residency.sim.kernel.timed.engine import TimedKernel
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.run import RunSpec, prepare, simulate
+from expert_residency.traces import RoutingTrace
+from expert_residency.traces.synthetic import generate, load_style
 
 pytestmark = pytest.mark.benchmark_run
 ROUNDS, KERNEL_ROUNDS = 3, 5

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from policies import create
-from policies.protocol import Pool
-from sim.kernel.future import future_arrays
-from sim.kernel.replay import ReplayKernel, StepArrays
+from expert_residency.policies import create
+from expert_residency.policies.protocol import Pool
+from expert_residency.sim.kernel.future import future_arrays
+from expert_residency.sim.kernel.replay import ReplayKernel, StepArrays
 
 LAYERS, EXPERTS, TOP_K = 48, 512, 10
 

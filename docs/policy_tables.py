@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from policies import available, create, describe
-from sim.replay import Capacity, ReplayResult, compulsory_bound, replay
-from sim.result import RunResult
-from sim.run import RunSpec, simulate
-from traces import RoutingTrace, read_trace
+from expert_residency.policies import available, create, describe
+from expert_residency.sim.replay import Capacity, ReplayResult, compulsory_bound, replay
+from expert_residency.sim.result import RunResult
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.traces import RoutingTrace, read_trace
 
 HERE = Path(__file__).resolve().parent
 MIB = 1 << 20

@@ -14,13 +14,13 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
-from sim.bounds import baseline_spec, time_ns
-from sim.pool import Capacity
-from sim.predictor import PASSES, break_even, study
-from sim.result import CAUSES, RunResult
-from sim.run import RunSpec, simulate
-from sim.score import Run
-from traces import RoutingTrace, read_trace
+from expert_residency.sim.bounds import baseline_spec, time_ns
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.predictor import PASSES, break_even, study
+from expert_residency.sim.result import CAUSES, RunResult
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.score import Run
+from expert_residency.traces import RoutingTrace, read_trace
 
 HERE = Path(__file__).resolve().parent
 MIB = 1 << 20

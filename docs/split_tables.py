@@ -14,21 +14,21 @@ from pathlib import Path
 
 import numpy as np
 
-from hwmodels.registry import load_profile
-from hwmodels.units import GB, GIB
-from sim.preset import load_engine
-from sim.split.cards import Card, HostSide
-from sim.split.compare import forced, speed_matters
-from sim.split.curve import HitCurve
-from sim.split.memory import needs_of, ram_need
-from sim.split.placement import Problem
-from sim.split.planner import Planner
-from sim.split.report import plot
-from sim.split.study import Answer
-from traces import load_model
-from traces.bundled import load
-from traces.synthetic import generate, load_style
-from traces.windows import compose_windows
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.hwmodels.units import GB, GIB
+from expert_residency.sim.preset import load_engine
+from expert_residency.sim.split.cards import Card, HostSide
+from expert_residency.sim.split.compare import forced, speed_matters
+from expert_residency.sim.split.curve import HitCurve
+from expert_residency.sim.split.memory import needs_of, ram_need
+from expert_residency.sim.split.placement import Problem
+from expert_residency.sim.split.planner import Planner
+from expert_residency.sim.split.report import plot
+from expert_residency.sim.split.study import Answer
+from expert_residency.traces import load_model
+from expert_residency.traces.bundled import load
+from expert_residency.traces.synthetic import generate, load_style
+from expert_residency.traces.windows import compose_windows
 
 HERE = Path(__file__).resolve().parent
 MODEL = "qwen3.8-flash-next"

@@ -9,9 +9,9 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib import pyplot as plt
 
-from traces.synthetic import generate, list_styles, lru_curve
-from traces.synthetic.fit import shape_of
-from traces.synthetic.style import StyleFile, load_style_file
+from expert_residency.traces.synthetic import generate, list_styles, lru_curve
+from expert_residency.traces.synthetic.fit import shape_of
+from expert_residency.traces.synthetic.style import StyleFile, load_style_file
 
 HERE = Path(__file__).resolve().parent
 FITTED_CURVE = {"qwen3.8-flash-next": "generation", "qwen3-30b-a3b": "prompt", "gpt-oss-20b": "sequence"}

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hwmodels.profile import Cpu, Disk, ExpertSource, Gpu, Link
-from hwmodels.units import ns_for_bytes
+from expert_residency.hwmodels.profile import Cpu, Disk, ExpertSource, Gpu, Link
+from expert_residency.hwmodels.units import ns_for_bytes
 
 DiskAccess = Literal["direct", "mmap", "read_ahead"]
 

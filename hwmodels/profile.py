@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from hwmodels.errors import HardwareError
-from hwmodels.quantity import Count, FamilyRates, Positive, Quantity, Rate, Section, Share, Whole
-from hwmodels.units import mb_per_s
+from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.hwmodels.quantity import Count, FamilyRates, Positive, Quantity, Rate, Section, Share, Whole
+from expert_residency.hwmodels.units import mb_per_s
 
 ExpertSource = Literal["pinned", "pageable", "page_cache", "budget", "assembled"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hwmodels.errors import HardwareError
-from hwmodels.profile import Ram
-from hwmodels.units import GIB, format_bytes
-from hwmodels.vram import Line
+from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.hwmodels.profile import Ram
+from expert_residency.hwmodels.units import GIB, format_bytes
+from expert_residency.hwmodels.vram import Line
 
 
 @dataclass(frozen=True)

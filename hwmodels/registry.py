@@ -22,8 +22,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from hwmodels.errors import HardwareError
-from hwmodels.profile import HardwareProfile, parse_profile
+from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.hwmodels.profile import HardwareProfile, parse_profile
 
 _MAX_BASES = 8
 
@@ -68,7 +68,7 @@ def _load_shipped(name: str) -> HardwareProfile:
 
 @cache
 def _shipped() -> dict[str, dict[str, Any]]:
-    folder = resources.files("hwmodels") / "profiles"
+    folder = resources.files("expert_residency.hwmodels") / "profiles"
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
     return {file.name.removesuffix(".toml"): tomllib.loads(file.read_text("utf-8")) for file in files}
 

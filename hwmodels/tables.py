@@ -1,4 +1,4 @@
-"""Tables of the documentation, made from the shipped files: ``python -m hwmodels.tables docs``.
+"""Tables of the documentation, made from the shipped files: ``python -m expert_residency.hwmodels.tables docs``.
 
 The command rewrites what stands between ``<!-- table: NAME -->`` and ``<!-- end -->`` in each Markdown file of the
 folder; a test keeps the files up to date.
@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from hwmodels.quantity import FAMILIES, FamilyRates, Quantity, Section
-from hwmodels.registry import list_profiles, load_profile, profile_aliases
-from hwmodels.runs import SlotCount, load_slot_counts
-from hwmodels.units import MIB
-from hwmodels.vram import FLASH_NEXT_SESSION, Line, VramBudget, Weights, session_lines
+from expert_residency.hwmodels.quantity import FAMILIES, FamilyRates, Quantity, Section
+from expert_residency.hwmodels.registry import list_profiles, load_profile, profile_aliases
+from expert_residency.hwmodels.runs import SlotCount, load_slot_counts
+from expert_residency.hwmodels.units import MIB
+from expert_residency.hwmodels.vram import FLASH_NEXT_SESSION, Line, VramBudget, Weights, session_lines
 
 _BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hwmodels.errors import HardwareError
-from hwmodels.profile import Gpu
-from hwmodels.units import GIB, MIB, format_bytes
+from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.hwmodels.profile import Gpu
+from expert_residency.hwmodels.units import GIB, MIB, format_bytes
 
 AUDIT = "VRAM arithmetic of a Strata fork (sergqwer/strata-nvfp4)"
 SLOT_ALIGN_BYTES = 256

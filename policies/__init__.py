@@ -1,6 +1,6 @@
 """Who stays and who comes early: eviction, admission, prefetch and placement policies, one file each."""
 
-from policies.protocol import (
+from expert_residency.policies.protocol import (
     AdmissionPolicy,
     Event,
     EvictionPolicy,
@@ -10,7 +10,7 @@ from policies.protocol import (
     Pool,
     PrefetchPolicy,
 )
-from policies.registry import available, create, describe, sees_future
+from expert_residency.policies.registry import available, create, describe, sees_future
 
 __all__ = [
     "AdmissionPolicy",

@@ -14,7 +14,7 @@ import warnings
 from importlib.metadata import entry_points
 from typing import Any, Literal, overload
 
-from policies.protocol import (
+from expert_residency.policies.protocol import (
     AdmissionPolicy,
     EvictionPolicy,
     PlacementPolicy,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from policies.protocol import Allocator, Ints, Pool
+from expert_residency.policies.protocol import Allocator, Ints, Pool
 
 
 class Links(NamedTuple):

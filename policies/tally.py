@@ -13,9 +13,17 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from policies.heaps import Heap, before, heap, heap_first_free, heap_push, heap_remove
-from policies.protocol import Allocator, Pool
-from policies.structures import Links, first_free, links, push_back, push_before, push_by_stamp, unlink
+from expert_residency.policies.heaps import Heap, before, heap, heap_first_free, heap_push, heap_remove
+from expert_residency.policies.protocol import Allocator, Pool
+from expert_residency.policies.structures import (
+    Links,
+    first_free,
+    links,
+    push_back,
+    push_before,
+    push_by_stamp,
+    unlink,
+)
 
 
 class Tally(NamedTuple):

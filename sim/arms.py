@@ -23,13 +23,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from hwmodels.registry import load_profile
-from sim.errors import SimError
-from sim.page_cache import PageCache
-from sim.result import RunResult
-from sim.run import simulate
-from sim.scenario import Scenario, build_scenario, from_folder, open_scenario_trace
-from traces import RoutingTrace
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.page_cache import PageCache
+from expert_residency.sim.result import RunResult
+from expert_residency.sim.run import simulate
+from expert_residency.sim.scenario import Scenario, build_scenario, from_folder, open_scenario_trace
+from expert_residency.traces import RoutingTrace
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ArmResult:
 
 def list_scenarios() -> list[str]:
     """Names of the scenario files that come with the package."""
-    folder = resources.files("sim").joinpath("scenarios")
+    folder = resources.files("expert_residency.sim").joinpath("scenarios")
     return sorted(e.name.removesuffix(".toml") for e in folder.iterdir() if e.name.endswith(".toml"))
 
 
@@ -87,7 +87,9 @@ def _read(path: str | Path) -> tuple[str, Path]:
         name = name.removeprefix("case:")
         if name not in list_scenarios():
             raise SimError(f"unknown case {name!r} (known: {', '.join(list_scenarios())})")
-        return resources.files("sim").joinpath("scenarios", f"{name}.toml").read_text(encoding="utf-8"), Path()
+        return resources.files("expert_residency.sim").joinpath("scenarios", f"{name}.toml").read_text(
+            encoding="utf-8"
+        ), Path()
     file = Path(path)
     if not file.is_file():
         raise SimError(f"{path}: no such scenario file")

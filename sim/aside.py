@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import SimError
+from expert_residency.sim.errors import SimError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

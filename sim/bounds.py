@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hwmodels.profile import HardwareProfile
-from policies import create
-from sim.errors import SimError
-from sim.pool import Capacity, make_pool
-from sim.quotas import share_out
-from sim.replay import replay
-from sim.result import RunResult
-from sim.run import RunSpec, simulate
-from sim.score import Run, Score, score
-from traces import Phase, RoutingTrace
-from traces.inspect import describe
+from expert_residency.hwmodels.profile import HardwareProfile
+from expert_residency.policies import create
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.pool import Capacity, make_pool
+from expert_residency.sim.quotas import share_out
+from expert_residency.sim.replay import replay
+from expert_residency.sim.result import RunResult
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.score import Run, Score, score
+from expert_residency.traces import Phase, RoutingTrace
+from expert_residency.traces.inspect import describe
 
 
 def perfect_prefetch(

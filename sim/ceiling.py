@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hwmodels.profile import HardwareProfile
-from hwmodels.quantity import Quantity
-from hwmodels.registry import load_profile
-from sim.bounds import baseline_spec, perfect_prefetch, time_ns
-from sim.pool import Capacity
-from sim.preset import EnginePreset, load_engine
-from sim.result import RunResult
-from sim.run import RunSpec, simulate
-from sim.score import binding_sentence
-from traces import RoutingTrace
+from expert_residency.hwmodels.profile import HardwareProfile
+from expert_residency.hwmodels.quantity import Quantity
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.sim.bounds import baseline_spec, perfect_prefetch, time_ns
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.preset import EnginePreset, load_engine
+from expert_residency.sim.result import RunResult
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.score import binding_sentence
+from expert_residency.traces import RoutingTrace
 
 NOTHING = Quantity(value=0.0, kind="assumed", source="ceiling: fixed costs lifted")
 ENDLESS = Quantity(value=1e6, kind="assumed", source="ceiling: room for every expert")

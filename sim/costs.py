@@ -6,13 +6,13 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hwmodels.cost import handoff_ns
-from hwmodels.profile import ExpertSource
-from hwmodels.units import ns_for_bytes
-from sim.host import SOURCES
-from sim.machine import Machine
-from sim.preset import EnginePreset
-from traces import ModelGeometry
+from expert_residency.hwmodels.cost import handoff_ns
+from expert_residency.hwmodels.profile import ExpertSource
+from expert_residency.hwmodels.units import ns_for_bytes
+from expert_residency.sim.host import SOURCES
+from expert_residency.sim.machine import Machine
+from expert_residency.sim.preset import EnginePreset
+from expert_residency.traces import ModelGeometry
 
 
 @dataclass(frozen=True)

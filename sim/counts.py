@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from policies.protocol import AdmissionPolicy, EvictionPolicy, Pool
-from traces import ModelGeometry, Phase, RoutingTrace
+from expert_residency.policies.protocol import AdmissionPolicy, EvictionPolicy, Pool
+from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sim.kernel.replay import ReplayKernel
+    from expert_residency.sim.kernel.replay import ReplayKernel
 
 IntArray = npt.NDArray[np.integer[Any]]
 
@@ -83,7 +83,7 @@ class ReplayResult:
 
     def frame(self) -> pd.DataFrame:
         """One row a phase (`sim.frames.counter_frame`)."""
-        from sim.frames import counter_frame
+        from expert_residency.sim.frames import counter_frame
 
         return counter_frame(self)
 
@@ -120,7 +120,7 @@ def phase_passes(trace: RoutingTrace, warmup_passes: int) -> IntArray:
 
 def counted(kernel: ReplayKernel, passes: IntArray, hits: npt.NDArray[Any], placed: int) -> Run:
     """What a kernel has counted, over these passes."""
-    from sim.kernel.loop import ADMITTED_BYTES, EVICTIONS, WAVES
+    from expert_residency.sim.kernel.loop import ADMITTED_BYTES, EVICTIONS, WAVES
 
     counts = kernel.counters.reshape(*passes.shape, -1)
     phases = {"all": Counters.of(counts.sum(axis=(0, 1)), int(passes.sum()))}

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from policies import create
-from policies.protocol import EvictionPolicy
-from sim.counts import Counters
-from sim.errors import CompileError, SimError
-from sim.kernel import choose
-from sim.pool import Capacity
-from sim.quotas import share_out
-from sim.replay import replay
-from sim.steps import Steps
-from traces import Phase, RoutingTrace
+from expert_residency.policies import create
+from expert_residency.policies.protocol import EvictionPolicy
+from expert_residency.sim.counts import Counters
+from expert_residency.sim.errors import CompileError, SimError
+from expert_residency.sim.kernel import choose
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.quotas import share_out
+from expert_residency.sim.replay import replay
+from expert_residency.sim.steps import Steps
+from expert_residency.traces import Phase, RoutingTrace
 
 
 @dataclass
@@ -102,7 +102,7 @@ def hit_curve(
 
 def _one_pass(trace: RoutingTrace, steps: Steps, capacities: Sequence[Capacity]) -> dict[int, Point]:
     """Points of an LRU that one pass answers exactly, by their index."""
-    from sim.kernel.curves import Depths, lru_depths
+    from expert_residency.sim.kernel.curves import Depths, lru_depths
 
     found: dict[int, Point] = {}
     known: dict[str, Depths] = {}

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from hwmodels.registry import load_profile
-from hwmodels.vram import FLASH_NEXT_SESSION, Weights, session_lines, vram_budget
-from policies import sees_future
-from sim.pool import Capacity
-from sim.result import RunResult
-from sim.run import RunSpec, simulate
-from traces import ModelGeometry, RoutingTrace
-from traces.bundled import load
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.hwmodels.vram import FLASH_NEXT_SESSION, Weights, session_lines, vram_budget
+from expert_residency.policies import sees_future
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.result import RunResult
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.traces import ModelGeometry, RoutingTrace
+from expert_residency.traces.bundled import load
 
 SYNTHETIC, RECORDED = "flash-next-synthetic", ("tinymoe-prose", "tinymoe-code")
 SHOWN = (

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sim.counts import ReplayResult
-    from sim.result import RunResult
-    from sim.split.study import Study
+    from expert_residency.sim.counts import ReplayResult
+    from expert_residency.sim.result import RunResult
+    from expert_residency.sim.split.study import Study
 
 
 def pass_frame(result: RunResult) -> pd.DataFrame:
     """One row a pass: `phase`, `emits` (tokens), `ms`, and its causes as `CAUSE_ms`, which add up to `ms`."""
     import pandas as pd
 
-    from sim.result import CAUSES, PHASES
+    from expert_residency.sim.result import CAUSES, PHASES
 
     frame = pd.DataFrame({"phase": [PHASES[phase] for phase in result.pass_phase.tolist()]})
     frame["emits"] = result.pass_emits

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sim.errors import SimError
-from traces import Phase, RoutingTrace
+from expert_residency.sim.errors import SimError
+from expert_residency.traces import Phase, RoutingTrace
 
 Ints = npt.NDArray[np.integer[Any]]
 NOT_YET = -(1 << 30)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.aside import save_figure
-from sim.errors import SimError
-from sim.predictor import Study
+from expert_residency.sim.aside import save_figure
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.predictor import Study
 
 if TYPE_CHECKING:
-    from sim.validate import Case
+    from expert_residency.sim.validate import Case
 
 AROUND = ((6, -3), (-3, 6), (-12, -3), (-3, -13), (6, 5))
 """Places of a label beside its point, so that close points stay readable."""

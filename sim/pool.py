@@ -14,8 +14,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from hwmodels.units import format_bytes
-from policies.protocol import (
+from expert_residency.hwmodels.units import format_bytes
+from expert_residency.policies.protocol import (
     NEVER,
     AdmissionPolicy,
     Allocator,
@@ -27,8 +27,8 @@ from policies.protocol import (
     PlacementPolicy,
     Pool,
 )
-from sim.errors import MisfitError, SimError
-from traces import ModelGeometry, Phase, RoutingTrace
+from expert_residency.sim.errors import MisfitError, SimError
+from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
 
 LISTS = Lists()
 T = TypeVar("T")

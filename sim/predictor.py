@@ -23,14 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from policies import Event, PrefetchPolicy, create
-from policies.protocol import Lists
-from sim.bounds import baseline_spec, time_ns
-from sim.errors import SimError
-from sim.pool import Capacity, make_future, make_pool
-from sim.result import RunResult
-from sim.run import RunSpec, simulate
-from traces import Phase, RoutingTrace
+from expert_residency.policies import Event, PrefetchPolicy, create
+from expert_residency.policies.protocol import Lists
+from expert_residency.sim.bounds import baseline_spec, time_ns
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.pool import Capacity, make_future, make_pool
+from expert_residency.sim.result import RunResult
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.traces import Phase, RoutingTrace
 
 RECALLS = (0.2, 0.4, 0.6, 0.8, 1.0)
 PRECISIONS = (0.1, 0.25, 0.5, 0.75, 1.0)

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hwmodels.quantity import Count, Quantity, Share
-from sim.errors import SimError
+from expert_residency.hwmodels.quantity import Count, Quantity, Share
+from expert_residency.sim.errors import SimError
 
 _MAX_BASES = 8
 MISS_MODES: tuple[str, ...] = ("cpu", "fetch", "hybrid", "stream")
@@ -199,7 +199,7 @@ class EnginePreset(BaseModel):
 
 def list_engines() -> list[str]:
     """Names of the built-in presets."""
-    folder = resources.files("sim").joinpath("engines")
+    folder = resources.files("expert_residency.sim").joinpath("engines")
     return sorted(e.name.removesuffix(".toml") for e in folder.iterdir() if e.name.endswith(".toml"))
 
 
@@ -231,7 +231,7 @@ def _data(name: str, depth: int = 0) -> dict[str, Any]:
             close = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise SimError(f"unknown engine {name!r}{hint} (known: {', '.join(known)})")
-        raw = resources.files("sim").joinpath("engines", f"{name}.toml").read_bytes()
+        raw = resources.files("expert_residency.sim").joinpath("engines", f"{name}.toml").read_bytes()
     try:
         data = tomllib.loads(raw.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

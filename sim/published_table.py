@@ -1,4 +1,6 @@
-"""Predicted beside published rows for the documentation: `python -m sim.published_table docs/published.md`."""
+"""Predicted beside published rows for the documentation:
+`python -m expert_residency.sim.published_table docs/published.md`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from sim.published import Group, predict_published
+from expert_residency.sim.published import Group, predict_published
 
 _BLOCK = re.compile(r"(<!-- made by sim\.published_table -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from policies import create
-from policies.protocol import Pool
-from sim.pool import Capacity, check_capacity, make_future, make_pool
-from traces import RoutingTrace
+from expert_residency.policies import create
+from expert_residency.policies.protocol import Pool
+from expert_residency.sim.pool import Capacity, check_capacity, make_future, make_pool
+from expert_residency.traces import RoutingTrace
 
 
 def share_out(trace: RoutingTrace, capacity: Capacity, layer_card: Sequence[int] | None = None) -> Capacity:

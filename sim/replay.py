@@ -14,16 +14,15 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from policies import create
-from policies.protocol import AdmissionPolicy, Event, EvictionPolicy, PlacementPolicy, Pool
-from sim.callable import make_callable
-from sim.counts import Counters, ReplayResult, Run, count, counted, phase_passes, result_of
-from sim.errors import CompileError, SimError
-from sim.kernel import choose
-from sim.pool import CachePool, Capacity, check_room, make_future, make_pool, start_placement
-from sim.quotas import share_out
-from sim.steps import Steps
-from traces import Phase, RoutingTrace
+from expert_residency.policies import create
+from expert_residency.policies.protocol import AdmissionPolicy, Event, EvictionPolicy, PlacementPolicy, Pool
+from expert_residency.sim.counts import Counters, ReplayResult, Run, count, counted, phase_passes, result_of
+from expert_residency.sim.errors import CompileError, SimError
+from expert_residency.sim.kernel import choose
+from expert_residency.sim.pool import CachePool, Capacity, check_room, make_future, make_pool, start_placement
+from expert_residency.sim.quotas import share_out
+from expert_residency.sim.steps import Steps
+from expert_residency.traces import Phase, RoutingTrace
 
 Contract = Literal["event", "sequential", "sequential-descending"]
 CONTRACTS: tuple[str, ...] = ("event", "sequential", "sequential-descending")
@@ -136,7 +135,7 @@ class _Job:
 
     def compiled(self) -> Run:
         """Run in the kernel."""
-        from sim.kernel.replay import ReplayKernel
+        from expert_residency.sim.kernel.replay import ReplayKernel
 
         trace, steps = self.trace, self.steps
         oracle = self.eviction.needs_future or self.placement.needs_future
@@ -260,5 +259,3 @@ __all__ = [
     "matches_engine",
     "replay",
 ]
-
-make_callable(__name__, replay)

@@ -197,7 +197,7 @@ class RunResult:
 
     def frame(self) -> pd.DataFrame:
         """One row a pass (`sim.frames.pass_frame`)."""
-        from sim.frames import pass_frame
+        from expert_residency.sim.frames import pass_frame
 
         return pass_frame(self)
 

@@ -10,28 +10,37 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hwmodels.profile import HardwareProfile
-from hwmodels.registry import load_profile
-from hwmodels.units import ns_for_bytes
-from policies import create
-from sim.engine import Policies, SimPyEngine
-from sim.errors import CompileError, MisfitError, SimError
-from sim.host import HOST_MODES, START_STATES, HostMode, HostPlan, StartState, plan_host
-from sim.insertion import parse_insertion
-from sim.kernel import choose_timed
-from sim.machine import Machine
-from sim.page_cache import PageCache
-from sim.pool import LISTS, CachePool, Capacity, check_capacity, check_room, kept_with, make_future, make_pool
-from sim.preset import MISS_MODES, EnginePreset, load_engine
-from sim.quotas import share_out
-from sim.result import RunResult
-from sim.timeline import Timeline
-from traces import ModelGeometry, RoutingTrace
+from expert_residency.hwmodels.profile import HardwareProfile
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.hwmodels.units import ns_for_bytes
+from expert_residency.policies import create
+from expert_residency.sim.engine import Policies, SimPyEngine
+from expert_residency.sim.errors import CompileError, MisfitError, SimError
+from expert_residency.sim.host import HOST_MODES, START_STATES, HostMode, HostPlan, StartState, plan_host
+from expert_residency.sim.insertion import parse_insertion
+from expert_residency.sim.kernel import choose_timed
+from expert_residency.sim.machine import Machine
+from expert_residency.sim.page_cache import PageCache
+from expert_residency.sim.pool import (
+    LISTS,
+    CachePool,
+    Capacity,
+    check_capacity,
+    check_room,
+    kept_with,
+    make_future,
+    make_pool,
+)
+from expert_residency.sim.preset import MISS_MODES, EnginePreset, load_engine
+from expert_residency.sim.quotas import share_out
+from expert_residency.sim.result import RunResult
+from expert_residency.sim.timeline import Timeline
+from expert_residency.traces import ModelGeometry, RoutingTrace
 
 if TYPE_CHECKING:
-    from policies.protocol import Allocator, Future
-    from sim.kernel.state import Recorder
-    from sim.kernel.timed.engine import TimedKernel
+    from expert_residency.policies.protocol import Allocator, Future
+    from expert_residency.sim.kernel.state import Recorder
+    from expert_residency.sim.kernel.timed.engine import TimedKernel
 
 MOST_PREDICT_US = 1e9
 
@@ -204,7 +213,7 @@ def prepare(
     _check_vram(machine, geometry, pool.capacity, spec, insertion.staging_slots)
     recorder = None
     if compiled:
-        from sim.kernel.state import Recorder
+        from expert_residency.sim.kernel.state import Recorder
 
         recorder = Recorder(pool.keys)
     cache = CachePool(pool, eviction, admission, future, alloc=recorder or alloc)
@@ -292,7 +301,7 @@ def _ran(
     )  # fmt: skip
     engine: SimPyEngine | TimedKernel
     if ready.recorder is not None:
-        from sim.kernel.timed.engine import TimedKernel
+        from expert_residency.sim.kernel.timed.engine import TimedKernel
 
         engine = TimedKernel(*common, ready.recorder, progress)
         engine.run()
@@ -311,7 +320,7 @@ def _future(trace: RoutingTrace, compiled: bool) -> Future:
     """What oracles may know: lists for plain Python, arrays for the kernel."""
     if not compiled:
         return make_future(trace)
-    from sim.steps import Steps
+    from expert_residency.sim.steps import Steps
 
     return kept_with(trace, "future", lambda: Steps.of(trace).future_arrays)
 

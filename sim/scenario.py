@@ -27,14 +27,14 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from hwmodels.registry import load_profile
-from hwmodels.units import parse_size
-from sim.errors import SimError
-from sim.pool import Capacity
-from sim.preset import load_engine
-from sim.run import RunSpec
-from sim.vram import card_budget
-from traces import RoutingTrace, load_model
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.hwmodels.units import parse_size
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.preset import load_engine
+from expert_residency.sim.run import RunSpec
+from expert_residency.sim.vram import card_budget
+from expert_residency.traces import RoutingTrace, load_model
 
 TRACE_KEYS = ("trace", "format", "model", "passes", "synthetic", "windows", "chunk")
 CAPACITY_KEYS = ("capacity", "slots_per_layer", "card_capacity", "scope", "vram")
@@ -112,8 +112,8 @@ def open_scenario_trace(scenario: Scenario) -> RoutingTrace:
     SimError, TraceError
         A file that no reader takes, a generator or window table that is not valid.
     """
-    from sim.cli.common import open_trace
-    from traces.windows import chunk_prefill, compose_windows
+    from expert_residency.sim.cli.common import open_trace
+    from expert_residency.traces.windows import chunk_prefill, compose_windows
 
     if scenario.synthetic is not None or scenario.trace == "synthetic":
         trace = _generate(scenario)
@@ -130,7 +130,7 @@ def open_scenario_trace(scenario: Scenario) -> RoutingTrace:
 
 def _generate(scenario: Scenario) -> RoutingTrace:
     """Synthetic trace of the scenario's model."""
-    from traces.synthetic import generate, load_style
+    from expert_residency.traces.synthetic import generate, load_style
 
     if not isinstance(scenario.synthetic, dict) or scenario.model is None:
         raise SimError('trace "synthetic" needs a table `synthetic` and a `model`')

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.errors import SimError
-from sim.result import CAUSES, RunResult
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.result import CAUSES, RunResult
 
 BINDS = {
     "gpu_dense": "the card's dense part (attention, shared weights, head)",
@@ -115,7 +115,7 @@ class Run:
     @property
     def oracle(self) -> bool:
         """Whether a policy sees the future, so that the run is a bound and not a candidate."""
-        from policies import sees_future
+        from expert_residency.policies import sees_future
 
         spec = self.spec
         return sees_future(

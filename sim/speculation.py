@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sim.errors import SimError
-from sim.run import RunSpec, simulate
-from traces import RoutingTrace
-from traces.windows import compose_windows
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.traces import RoutingTrace
+from expert_residency.traces.windows import compose_windows
 
 
 def emitted(rows: int, acceptance: float) -> float:

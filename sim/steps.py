@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from policies.protocol import Future
-from sim.pool import future_of, prompt_rows
-from traces import RoutingTrace
+from expert_residency.policies.protocol import Future
+from expert_residency.sim.pool import future_of, prompt_rows
+from expert_residency.traces import RoutingTrace
 
 if TYPE_CHECKING:
-    from sim.kernel.replay import StepArrays
+    from expert_residency.sim.kernel.replay import StepArrays
 
 IntArray = npt.NDArray[np.integer[Any]]
 
@@ -57,7 +57,7 @@ class Steps:
     @cached_property
     def arrays(self) -> StepArrays:
         """As the kernel wants them."""
-        from sim.kernel.replay import StepArrays
+        from expert_residency.sim.kernel.replay import StepArrays
 
         return StepArrays.of(
             self.offsets, self.layers, self.passes, self.keys, self.rows, self.trace.pass_phase,
@@ -67,6 +67,6 @@ class Steps:
     @cached_property
     def future_arrays(self) -> Future:
         """What an oracle may know, as arrays."""
-        from sim.kernel.future import future_arrays
+        from expert_residency.sim.kernel.future import future_arrays
 
         return future_arrays(self.arrays, prompt_rows(self.trace))

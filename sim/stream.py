@@ -11,14 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from policies import create
-from policies.protocol import AdmissionPolicy, EvictionPolicy, PlacementPolicy
-from sim.counts import ReplayResult, counted, phase_passes, result_of
-from sim.errors import SimError
-from sim.kernel import choose
-from sim.pool import Capacity, check_capacity, check_room, make_pool
-from sim.steps import Steps
-from traces import ModelGeometry, Phase, RoutingTrace
+from expert_residency.policies import create
+from expert_residency.policies.protocol import AdmissionPolicy, EvictionPolicy, PlacementPolicy
+from expert_residency.sim.counts import ReplayResult, counted, phase_passes, result_of
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.kernel import choose
+from expert_residency.sim.pool import Capacity, check_capacity, check_room, make_pool
+from expert_residency.sim.steps import Steps
+from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
 
 
 def replay_stream(
@@ -48,7 +48,7 @@ def replay_stream(
     SimError, PolicyError, TraceError
         A policy or quota that needs the whole trace, or that cannot be compiled, and whatever reading raises.
     """
-    from sim.kernel.replay import ReplayKernel
+    from expert_residency.sim.kernel.replay import ReplayKernel
 
     check_capacity(capacity)
     if capacity.quotas != "equal":

@@ -12,11 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from sim.aside import aside
-from sim.channels.copy_engine import CLASSES, Batch
-from sim.channels.cpu import Segment
-from sim.channels.disk import Read
-from traces import ModelGeometry
+from expert_residency.sim.aside import aside
+from expert_residency.sim.channels.copy_engine import CLASSES, Batch
+from expert_residency.sim.channels.cpu import Segment
+from expert_residency.sim.channels.disk import Read
+from expert_residency.traces import ModelGeometry
 
 TRACKS = (
     ("GPU", "GPU {}: computing"),

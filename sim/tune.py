@@ -15,17 +15,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from sim.callable import make_callable
-from sim.errors import SimError
-from sim.sweep.cells import Cell, make_cell
-from sim.sweep.dataset import JOURNAL, Dataset, read_dataset
-from sim.sweep.journal import Journal
-from sim.sweep.plan import PLAN, Plan, write_plan
-from sim.sweep.rows import OK
-from sim.sweep.run import CACHE, SweepResult
-from sim.sweep.spec import Choices, SweepFile, TraceRef
-from sim.sweep.stored import load_trace, store
-from sim.sweep.worker import run_cell
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.sweep.cells import Cell, make_cell
+from expert_residency.sim.sweep.dataset import JOURNAL, Dataset, read_dataset
+from expert_residency.sim.sweep.journal import Journal
+from expert_residency.sim.sweep.plan import PLAN, Plan, write_plan
+from expert_residency.sim.sweep.rows import OK
+from expert_residency.sim.sweep.run import CACHE, SweepResult
+from expert_residency.sim.sweep.spec import Choices, SweepFile, TraceRef
+from expert_residency.sim.sweep.stored import load_trace, store
+from expert_residency.sim.sweep.worker import run_cell
 
 TRIALS = "trials.log"
 Objective = Literal["ms_per_token", "vram_bytes"]
@@ -217,6 +216,3 @@ def _filled(value: Any, values: Mapping[str, Any]) -> Any:
             alone = value == f"{{{name}}}"
             return _filled(chosen if alone else value.replace(f"{{{name}}}", str(chosen)), values)
     return value
-
-
-make_callable(__name__, tune)

@@ -16,14 +16,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from hwmodels.runs import StrataRun, load_strata_runs
-from hwmodels.units import parse_size
-from sim.errors import SimError
-from sim.live.predict import GROUPS, load_live_runs, predict
-from sim.pool import Capacity
-from sim.published import predict_published
-from sim.replay import matches_engine, replay
-from traces import read_trace
+from expert_residency.hwmodels.runs import StrataRun, load_strata_runs
+from expert_residency.hwmodels.units import parse_size
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.live.predict import GROUPS, load_live_runs, predict
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.published import predict_published
+from expert_residency.sim.replay import matches_engine, replay
+from expert_residency.traces import read_trace
 
 Use = Literal["fitted", "unseen"]
 APART = 1.10
@@ -110,7 +110,7 @@ class Summary:
 
 def load_bounds() -> dict[tuple[str, str], tuple[Bounds, Bounds]]:
     """(limit, target) by group and use."""
-    tables = tomllib.loads(resources.files("sim").joinpath("limits.toml").read_text("utf-8"))
+    tables = tomllib.loads(resources.files("expert_residency.sim").joinpath("limits.toml").read_text("utf-8"))
     return {
         (group, use): (Bounds(**bounds["limit"]), Bounds(**bounds["target"]))
         for group, uses in tables.items()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hwmodels.profile import HardwareProfile
-from hwmodels.ram import HostBudget, host_budget
-from hwmodels.vram import (
+from expert_residency.hwmodels.profile import HardwareProfile
+from expert_residency.hwmodels.ram import HostBudget, host_budget
+from expert_residency.hwmodels.vram import (
     FLASH_NEXT_DRAFT_BYTES,
     FLASH_NEXT_DRAFT_HEAD_BYTES,
     FLASH_NEXT_SESSION,
@@ -16,8 +16,8 @@ from hwmodels.vram import (
     streamed_kv_bytes,
     vram_budget,
 )
-from sim.errors import SimError
-from traces import ModelGeometry
+from expert_residency.sim.errors import SimError
+from expert_residency.traces import ModelGeometry
 
 SESSIONS: dict[str, SessionShape] = {
     "qwen3.8-flash-next": FLASH_NEXT_SESSION,

@@ -46,16 +46,16 @@ class Entrance:
     def __init__(self) -> None:
         import numpy as np
 
-        from hwmodels.profile import HardwareProfile
-        from hwmodels.registry import load_profile
-        from sim.cli import main
-        from sim.pool import Capacity
-        from sim.preset import EnginePreset, load_engine
-        from sim.replay import replay
-        from sim.run import simulate
-        from sim.scenario import build_scenario, open_scenario_trace
-        from traces import ModelGeometry, Phase, TraceBuilder, write_parquet
-        from traces.bundled import load
+        from expert_residency.hwmodels.profile import HardwareProfile
+        from expert_residency.hwmodels.registry import load_profile
+        from expert_residency.sim.cli import main
+        from expert_residency.sim.pool import Capacity
+        from expert_residency.sim.preset import EnginePreset, load_engine
+        from expert_residency.sim.replay import replay
+        from expert_residency.sim.run import simulate
+        from expert_residency.sim.scenario import build_scenario, open_scenario_trace
+        from expert_residency.traces import ModelGeometry, Phase, TraceBuilder, write_parquet
+        from expert_residency.traces.bundled import load
 
         self.first = lambda trace, n: trace.select_passes(np.arange(trace.n_passes) < n)
         self.profile_of, self.load_profile, self.main = HardwareProfile.model_validate, load_profile, main

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from policies.protocol import Event
-from sim.kernel.link import Linker
-from sim.kernel.state import Recorder
-from sim.kernel.timed import tables as t
-from sim.kernel.timed.layout import SLOT, run_table
-from sim.kernel.timed.walk import run_passes
-from sim.run import prepare
-from sim.testing.strict import Strict, StrictLists
+from expert_residency.policies.protocol import Event
+from expert_residency.sim.kernel.link import Linker
+from expert_residency.sim.kernel.state import Recorder
+from expert_residency.sim.kernel.timed import tables as t
+from expert_residency.sim.kernel.timed.layout import SLOT, run_table
+from expert_residency.sim.kernel.timed.walk import run_passes
+from expert_residency.sim.run import prepare
+from expert_residency.sim.testing.strict import Strict, StrictLists
 
 
 def checked(group: Any) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from policies.protocol import NEVER, Allocator, Event, EvictionPolicy, Future, Pool
+from expert_residency.policies.protocol import NEVER, Allocator, Event, EvictionPolicy, Future, Pool
 
 
 @dataclass(frozen=True)

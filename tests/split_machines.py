@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hwmodels.vram import Line
-from sim.preset import load_engine
-from sim.split.cards import Card, HostSide
-from sim.split.curve import HitCurve
-from sim.split.memory import Needs
-from sim.split.placement import Problem
-from traces import ModelGeometry
-from traces.synthetic import generate, load_style
+from expert_residency.hwmodels.vram import Line
+from expert_residency.sim.preset import load_engine
+from expert_residency.sim.split.cards import Card, HostSide
+from expert_residency.sim.split.curve import HitCurve
+from expert_residency.sim.split.memory import Needs
+from expert_residency.sim.split.placement import Problem
+from expert_residency.traces import ModelGeometry
+from expert_residency.traces.synthetic import generate, load_style
 
 GENERIC = load_engine("generic")
 STYLE = load_style("gpt-oss-20b")

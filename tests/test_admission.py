@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from policies import create
-from policies.protocol import Event, Lists, PolicyError, Pool
-from sim.errors import SimError
-from sim.replay import Capacity, replay
+from expert_residency.policies import create
+from expert_residency.policies.protocol import Event, Lists, PolicyError, Pool
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.replay import Capacity, replay
+from expert_residency.traces import ModelGeometry, Phase, TraceBuilder
 from tests.test_conformance import one_layer
-from traces import ModelGeometry, Phase, TraceBuilder
 
 
 def pool(layers: int = 1, experts: int = 6, slots: int = 3) -> Pool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-import sim
-from sim.curve import hit_curve
-from sim.errors import SimError
-from sim.stream import replay_stream
-from traces.bundled import load
+import expert_residency as er
+from expert_residency.sim.curve import hit_curve
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.stream import replay_stream
+from expert_residency.traces.bundled import load
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 
 
 def test_every_example_of_the_page_is_true() -> None:
@@ -31,32 +33,48 @@ def run(code: str) -> str:
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
     heavy = "{'numpy', 'pandas', 'pyarrow', 'numba', 'altair', 'joblib', 'simpy', 'optuna', 'pydantic'}"
-    assert run(f"import sim, sys; print({heavy} & set(sys.modules))") == "set()"
+    assert run(f"import expert_residency, sys; print({heavy} & set(sys.modules))") == "set()"
 
 
-def test_a_verb_is_a_function_whoever_was_imported_first() -> None:
-    for first in (
-        "",
-        "import sim.replay, sim.sweep, sim.split, sim.tune;",
-        "from sim.replay import ReplayResult;",
-    ):
-        code = (
-            f"{first}import sim; print([callable(getattr(sim, n)) for n in ('replay', 'sweep', 'split', 'tune')])"
-        )
-        assert run(code) == "[True, True, True, True]"
+def test_the_verbs_are_functions_with_a_typed_signature() -> None:
+    verbs = (er.simulate, er.replay, er.sweep, er.split, er.tune, er.read_trace, er.load_model, er.load_profile)
+    for verb in verbs:
+        signature = inspect.signature(verb)
+        assert inspect.isfunction(verb)
+        assert signature.return_annotation is not inspect.Signature.empty
+        assert all(p.annotation is not inspect.Parameter.empty for p in signature.parameters.values())
+
+
+def test_a_type_checker_sees_the_names_and_what_they_take(tmp_path: Path) -> None:
+    code = tmp_path / "user.py"
+    code.write_text(
+        "import expert_residency as er\n"
+        "er.RunSpec(hardware=3, nonsense=True)\n"
+        "er.nonsense\n"
+        "reveal_type(er.simulate)\n"
+    )
+    (tmp_path / "expert_residency").symlink_to(ROOT / "expert_residency")
+    found = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "user.py"],
+        capture_output=True, text=True, cwd=tmp_path, check=False,
+    ).stdout  # fmt: skip
+    assert 'Unexpected keyword argument "nonsense"' in found
+    assert 'Argument "hardware" to "RunSpec" has incompatible type "int"' in found
+    assert 'Module has no attribute "nonsense"' in found
+    assert "RunResult" in found
 
 
 def test_a_string_in_the_place_of_a_capacity_or_tuple_is_one_sentence() -> None:
-    trace, room = load("tinymoe-code"), sim.Capacity(slots_per_layer=8)
+    trace, room = load("tinymoe-code"), er.Capacity(slots_per_layer=8)
     calls: list[tuple[Callable[[], object], str]] = [
-        (lambda: sim.RunSpec("rtx-5070", room), "hardware 'rtx-5070': expected a tuple"),
-        (lambda: sim.RunSpec(("rtx-5070",), "4GiB"), "'4GiB' is no capacity"),
-        (lambda: sim.RunSpec(("rtx-5070",), room, "6,6"), "layers_each '6,6': expected a tuple"),
-        (lambda: sim.replay(trace, "lru", "4GiB"), "'4GiB' is no capacity"),
+        (lambda: er.RunSpec("rtx-5070", room), "hardware 'rtx-5070': expected a tuple"),
+        (lambda: er.RunSpec(("rtx-5070",), "4GiB"), "'4GiB' is no capacity"),
+        (lambda: er.RunSpec(("rtx-5070",), room, "6,6"), "layers_each '6,6': expected a tuple"),
+        (lambda: er.replay(trace, "lru", "4GiB"), "'4GiB' is no capacity"),
         (lambda: hit_curve(trace, "lru", ["4GiB"]), "'4GiB' is no capacity"),
         (lambda: hit_curve(trace, "lru", room), "no list of capacities"),
         (lambda: replay_stream([], trace.geometry, ["lru"], "4GiB"), "'4GiB' is no capacity"),
-        (lambda: sim.Capacity("4GiB"), "expected whole numbers"),
+        (lambda: er.Capacity("4GiB"), "expected whole numbers"),
     ]
     for call, words in calls:
         with pytest.raises(SimError, match=words):
@@ -64,6 +82,19 @@ def test_a_string_in_the_place_of_a_capacity_or_tuple_is_one_sentence() -> None:
 
 
 def test_what_there_is_can_be_listed() -> None:
-    assert run("import sim; print(dir(sim))") == str(
-        ["Capacity", "RunSpec", "replay", "simulate", "split", "sweep", "tune"]
+    assert run("import expert_residency as er; print(dir(er) == sorted(er.__all__))") == "True"
+    assert {"simulate", "RunSpec", "Capacity", "load_profile"} < set(er.__all__)
+
+
+def test_no_module_exists_twice(tmp_path: Path) -> None:
+    """From an empty folder, where an old name would not even be found, and in the folder of the checkout."""
+    code = (
+        "import sys, contextlib, io; from expert_residency.sim.cli import main\n"
+        "for what in ('models', 'engines', 'hardware', 'policies', 'formats'):\n"
+        "    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
+        "        main(['list', what])\n"
+        "print(sorted(m for m in sys.modules if m.split('.')[0] in ('sim', 'policies', 'hwmodels', 'traces')))"
     )
+    for folder in (tmp_path, ROOT):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder)
+        assert done.stdout.strip() == "[]"

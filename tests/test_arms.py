@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from sim.arms import list_scenarios, load_arms, run_arms
-from sim.errors import SimError
-from sim.result import CAUSES
-from sim.scenario import build_scenario, open_scenario_trace
+from expert_residency.sim.arms import list_scenarios, load_arms, run_arms
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.result import CAUSES
+from expert_residency.sim.scenario import build_scenario, open_scenario_trace
 
 SMALL = """
 trace = "synthetic"

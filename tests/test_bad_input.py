@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from hwmodels.registry import load_profile
-from sim.aside import aside
-from sim.cli import main
-from sim.curve import hit_curve
-from sim.errors import MisfitError, SimError
-from sim.live.schedule import sizes_of
-from sim.pool import Capacity
-from sim.preset import load_engine
-from sim.replay import replay
-from sim.run import RunSpec, simulate
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.sim.aside import aside
+from expert_residency.sim.cli import main
+from expert_residency.sim.curve import hit_curve
+from expert_residency.sim.errors import MisfitError, SimError
+from expert_residency.sim.live.schedule import sizes_of
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.preset import load_engine
+from expert_residency.sim.replay import replay
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.traces import write_parquet
 from tests.test_engine import random_trace
-from traces import write_parquet
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
+from expert_residency.traces import read_trace, write_parquet
 from tests.test_engine import random_trace
-from traces import read_trace, write_parquet
 
 
 def residency(*args, cwd=None):
     return subprocess.run(
-        [sys.executable, "-c", "from sim.cli import main; main()", *map(str, args)],
+        [sys.executable, "-c", "from expert_residency.sim.cli import main; main()", *map(str, args)],
         capture_output=True,
         text=True,
         cwd=cwd,
@@ -35,7 +35,7 @@ def test_help_names_every_command():
 
 
 def test_help_loads_nothing_heavy():
-    code = "import sys, sim.cli; sim.cli._register(); print(*sys.modules)"
+    code = "import sys, expert_residency.sim.cli; expert_residency.sim.cli._register(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert not loaded & {

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from policies.placement.strp import read_strp
+from expert_residency.policies.placement.strp import read_strp
+from expert_residency.traces import load_model
 from tests.test_arms import SMALL
 from tests.test_cli import residency
-from traces import load_model
 
 
 def vram(*more):

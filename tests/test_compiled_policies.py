@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from policies import available, create
-from policies.admission.always import Always
-from policies.eviction.lru import Lru
-from sim.pool import Capacity
-from sim.testing import replay_watched
-from sim.testing.cases import random_trace
-from sim.testing.compiled import CompiledPool
+from expert_residency.policies import available, create
+from expert_residency.policies.admission.always import Always
+from expert_residency.policies.eviction.lru import Lru
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.testing import replay_watched
+from expert_residency.sim.testing.cases import random_trace
+from expert_residency.sim.testing.compiled import CompiledPool
 
 pytest.importorskip("numba")
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.replay import Capacity, replay
-from sim.testing import best_hits
-from traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder
+from expert_residency.sim.replay import Capacity, replay
+from expert_residency.sim.testing import best_hits
+from expert_residency.traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder
 
 NINE = [(0, 1), (0, 3), (1, 2), (1, 5), (3, 4), (0, 4), (3, 5), (2, 4), (4, 5)]
 

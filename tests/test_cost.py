@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwmodels import cost
-from hwmodels.errors import HardwareError
-from hwmodels.registry import list_profiles, load_profile
-from hwmodels.units import GIB
+from expert_residency.hwmodels import cost
+from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.hwmodels.registry import list_profiles, load_profile
+from expert_residency.hwmodels.units import GIB
 
 PROFILES = st.sampled_from(list_profiles()).map(load_profile)
 BYTES = st.integers(0, 10**11)

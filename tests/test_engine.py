@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hwmodels.registry import load_profile
-from sim.errors import SimError
-from sim.pool import Capacity
-from sim.preset import MISS_MODES, load_engine
-from sim.replay import replay
-from sim.result import CAUSES, TIERS
-from sim.run import RunSpec, simulate
-from traces import ModelGeometry, Phase, TraceBuilder, load_model, read_trace
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.preset import MISS_MODES, load_engine
+from expert_residency.sim.replay import replay
+from expert_residency.sim.result import CAUSES, TIERS
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.traces import ModelGeometry, Phase, TraceBuilder, load_model, read_trace
 
 MACHINES = ("rtx-5070", "rtx-5060ti", "tesla-p40")
 
@@ -323,7 +323,7 @@ def test_bad_choices_say_what_is_valid(spec, message):
 
 
 def test_an_arena_larger_than_ram_is_refused_and_one_larger_than_the_pin_limit_is_split():
-    from sim.host import PAGEABLE, PINNED, plan_host
+    from expert_residency.sim.host import PAGEABLE, PINNED, plan_host
 
     big = load_model("qwen3.8-flash-next", "UD-Q4_K_XL")
     with pytest.raises(SimError, match="mmap"):
@@ -341,10 +341,10 @@ def test_an_arena_larger_than_ram_is_refused_and_one_larger_than_the_pin_limit_i
 SCRIPT = """
 import sys
 from tests.test_engine import random_trace
-from sim.cli.common import dump_json
-from sim.pool import Capacity
-from sim.run import RunSpec, simulate
-from sim.timeline import Timeline
+from expert_residency.sim.cli.common import dump_json
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.timeline import Timeline
 result = simulate(random_trace(2), RunSpec(('rtx-5070',), Capacity(slots_per_layer=2), prefetch='previous-token',
                   miss='hybrid', host='mmap', start='cold'), timeline=sys.argv[1] if len(sys.argv) > 1 else None)
 sys.stdout.write(dump_json(result.to_dict(passes=True)))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces import ModelGeometry, TraceError, list_models, load_model
-from traces.geometry import QUANT_FAMILIES, quant_family
+from expert_residency.traces import ModelGeometry, TraceError, list_models, load_model
+from expert_residency.traces.geometry import QUANT_FAMILIES, quant_family
 
 ALL = [f"{name}/{quant}" for name, quants in list_models().items() for quant in quants]
 

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwmodels.registry import load_profile
-from hwmodels.units import GIB
-from sim.errors import SimError
-from sim.host import PAGE_CACHE, PAGEABLE, PINNED, parse_host, plan_host
-from sim.page_cache import PageCache
-from sim.pool import Capacity
-from sim.preset import load_engine
-from sim.result import CAUSES
-from sim.run import RunSpec, simulate
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.hwmodels.units import GIB
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.host import PAGE_CACHE, PAGEABLE, PINNED, parse_host, plan_host
+from expert_residency.sim.page_cache import PageCache
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.preset import load_engine
+from expert_residency.sim.result import CAUSES
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.traces import Phase, TraceBuilder, load_model
 from tests.test_engine import check_laws, geometry, random_trace, trace_of
-from traces import Phase, TraceBuilder, load_model
 
 MACHINE = load_profile("rtx-5060ti")
 BIG = load_model("qwen3.8-flash-next", "IQ4_XS")

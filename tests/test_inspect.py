@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from expert_residency.traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder, convert, describe, read_trace
+from expert_residency.traces.bundled import load
+from expert_residency.traces.inspect import lag_overlap
 from tests.trace_files import bigmoe_lines, write_lines
-from traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder, convert, describe, read_trace
-from traces.bundled import load
-from traces.inspect import lag_overlap
 
 
 def random_trace(seed: int) -> RoutingTrace:

@@ -15,17 +15,17 @@ from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
-from policies import available, create, tally
-from policies.eviction.fifo import Fifo
-from policies.eviction.lfu import Lfu
-from policies.eviction.lru import Lru
-from sim.curve import even_capacities, hit_curve
-from sim.errors import SimError
-from sim.kernel import choice, choose, loop
-from sim.pool import Capacity, make_pool
-from sim.replay import Steps, replay
-from sim.testing.cases import capacities, random_trace
-from traces import ModelGeometry, Phase, TraceBuilder
+from expert_residency.policies import available, create, tally
+from expert_residency.policies.eviction.fifo import Fifo
+from expert_residency.policies.eviction.lfu import Lfu
+from expert_residency.policies.eviction.lru import Lru
+from expert_residency.sim.curve import even_capacities, hit_curve
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.kernel import choice, choose, loop
+from expert_residency.sim.pool import Capacity, make_pool
+from expert_residency.sim.replay import Steps, replay
+from expert_residency.sim.testing.cases import capacities, random_trace
+from expert_residency.traces import ModelGeometry, Phase, TraceBuilder
 
 pytest.importorskip("numba")
 
@@ -233,7 +233,7 @@ def test_unequal_sizes_in_one_pool_are_replayed():
 
 
 def test_a_stream_in_chunks_counts_as_the_whole(own_cache):
-    from sim.kernel.replay import ReplayKernel
+    from expert_residency.sim.kernel.replay import ReplayKernel
 
     trace = random_trace(7)
     pool = make_pool(trace.geometry, Capacity(total_bytes=trace.geometry.all_expert_bytes // 2))
@@ -248,8 +248,9 @@ def test_a_stream_in_chunks_counts_as_the_whole(own_cache):
 
 def test_a_second_process_finds_the_compiled_kernel(own_cache):
     code = (
-        "import sys; from sim.testing.cases import random_trace; from sim.pool import Capacity;"
-        "from sim.replay import replay; import numba.core.event as event\n"
+        "import sys; from expert_residency.sim.testing.cases import random_trace;"
+        "from expert_residency.sim.pool import Capacity;"
+        "from expert_residency.sim.replay import replay; import numba.core.event as event\n"
         "with event.install_recorder('numba:compile') as log:\n"
         "    replay(random_trace(1), 'fifo', Capacity(total_bytes=100), simulator='kernel')\n"
         "print(sum(e.is_start for _, e in log.buffer))"
@@ -264,9 +265,10 @@ def test_a_second_process_finds_the_compiled_kernel(own_cache):
 def test_a_numba_with_other_steps_compiles_in_its_own_way(tmp_path):
     """What is replaced of its code generator may be gone in another version: the same counts, compiled slower."""
     code = (
-        "from sim.kernel import parts; parts.STEPS = ('of another numba',)\n"
-        "from sim.testing.cases import random_trace; from sim.pool import Capacity\n"
-        "from sim.replay import replay\n"
+        "from expert_residency.sim.kernel import parts; parts.STEPS = ('of another numba',)\n"
+        "from expert_residency.sim.testing.cases import random_trace\n"
+        "from expert_residency.sim.pool import Capacity\n"
+        "from expert_residency.sim.replay import replay\n"
         "print(replay(random_trace(1), 'fifo', Capacity(total_bytes=100), simulator='kernel').phases)"
     )
     away = os.environ | {"EXPERT_RESIDENCY_CACHE": str(tmp_path)}
@@ -276,7 +278,7 @@ def test_a_numba_with_other_steps_compiles_in_its_own_way(tmp_path):
 
 
 def test_importing_compiles_nothing_and_loads_no_numba():
-    code = "import sys, sim.replay, sim.curve, sim.kernel; print('numba' in sys.modules)"
+    code = "import sys; from expert_residency.sim import curve, kernel, replay; print('numba' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -14,20 +14,20 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from hwmodels.calibrate.oncard import fit_card
-from hwmodels.errors import HardwareError
-from hwmodels.live.card import LiveSizes
-from hwmodels.quantity import Quantity
-from hwmodels.registry import load_profile
-from sim.cli import _register, app
-from sim.live.arms import Arm, decode_window, scaled
-from sim.live.schedule import make_schedule, sizes_of
-from sim.pool import Capacity
-from sim.preset import load_engine
-from sim.run import RunSpec, simulate
-from traces import RoutingTrace, read_trace
-from traces.bundled import load
-from traces.errors import TraceError
+from expert_residency.hwmodels.calibrate.oncard import fit_card
+from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.hwmodels.live.card import LiveSizes
+from expert_residency.hwmodels.quantity import Quantity
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.sim.cli import _register, app
+from expert_residency.sim.live.arms import Arm, decode_window, scaled
+from expert_residency.sim.live.schedule import make_schedule, sizes_of
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.preset import load_engine
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.traces import RoutingTrace, read_trace
+from expert_residency.traces.bundled import load
+from expert_residency.traces.errors import TraceError
 
 _register()
 PASSES, WARMUP, SLOTS = 40, 8, (12, 24, 48)
@@ -108,10 +108,10 @@ def test_calibrate_predict_run_compare(
 ) -> None:
     """Laws and orders only: seconds of a busy machine prove nothing (`benchmarks/live_runs.py` measures them)."""
     pytest.importorskip("numba", reason="the CPU pool needs numba")
-    from hwmodels.calibrate import calibrate
-    from hwmodels.live.cardless import CardlessEngine
+    from expert_residency.hwmodels.calibrate import calibrate
+    from expert_residency.hwmodels.live.cardless import CardlessEngine
 
-    monkeypatch.setattr("hwmodels.calibrate.run.LEAST_BYTES", 1 << 24)
+    monkeypatch.setattr("expert_residency.hwmodels.calibrate.run.LEAST_BYTES", 1 << 24)
     try:
         made = calibrate(sizes_of(small.geometry), tmp_path, name="here", cardless=True, workers=1, rounds=1)
     except HardwareError as error:
@@ -209,7 +209,7 @@ def test_a_card_is_fitted_back_from_layers_made_of_its_figures() -> None:
 
 @pytest.mark.parametrize("group", ["h200-x1", "h200-x4"])
 def test_shipped_presets_hold_what_the_readings_give(group: str) -> None:
-    folder = resources.files("hwmodels.runs.live")
+    folder = resources.files("expert_residency.hwmodels.runs.live")
     rows = json.loads(folder.joinpath(f"{group}.readings.json").read_text("utf-8"))
     profile = load_profile(str(folder.joinpath(f"{group}.toml")))
     preset = load_engine(str(folder.joinpath(f"{group}.engine.toml")))

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from hwmodels.live.steps import Measured
-from sim.live.arms import Arm, Outcome, decode_window, run_in_turn
-from sim.live.schedule import Schedule, make_schedule, sizes_of
-from sim.run import RunSpec, simulate
-from sim.validate import Bounds, Case, load_bounds, summarize
-from traces import RoutingTrace
-from traces.bundled import load
+from expert_residency.hwmodels.live.steps import Measured
+from expert_residency.sim.live.arms import Arm, Outcome, decode_window, run_in_turn
+from expert_residency.sim.live.schedule import Schedule, make_schedule, sizes_of
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.validate import Bounds, Case, load_bounds, summarize
+from expert_residency.traces import RoutingTrace
+from expert_residency.traces.bundled import load
 
 PASSES, WARMUP = 24, {"warm": 6, "cold": 0}
 SLOTS = (8, 16, 32, 48)
@@ -60,10 +60,10 @@ class Found:
 
 def go_round(trace: RoutingTrace, folder: Path) -> Found:
     """Calibrate with arms between the rounds, and predict the arms."""
-    from hwmodels.calibrate import calibrate
-    from hwmodels.calibrate.cardless import USUAL
-    from hwmodels.calibrate.run import default_workers
-    from hwmodels.live.cardless import CardlessEngine
+    from expert_residency.hwmodels.calibrate import calibrate
+    from expert_residency.hwmodels.calibrate.cardless import USUAL
+    from expert_residency.hwmodels.calibrate.run import default_workers
+    from expert_residency.hwmodels.live.cardless import CardlessEngine
 
     sizes = sizes_of(trace.geometry)
     arms = [Arm("prose", slots, host="mmap", start=start) for slots in SLOTS for start in ("warm", "cold")]

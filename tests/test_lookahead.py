@@ -5,16 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.errors import SimError
-from sim.lookahead import hindsight_rank, lookahead_cost, token_keys, window_unions
-from sim.pool import Capacity
-from sim.run import RunSpec
-from sim.speculation import acceptance_for, emitted, window_costs
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.lookahead import hindsight_rank, lookahead_cost, token_keys, window_unions
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.run import RunSpec
+from expert_residency.sim.speculation import acceptance_for, emitted, window_costs
+from expert_residency.traces import Phase, TraceBuilder, load_model
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.synthetic import generate, load_style
+from expert_residency.traces.windows import chunk_prefill
 from tests.test_engine import geometry, random_trace, trace_of
-from traces import Phase, TraceBuilder, load_model
-from traces.errors import TraceError
-from traces.synthetic import generate, load_style
-from traces.windows import chunk_prefill
 
 
 def lru_copies(tokens, slots):

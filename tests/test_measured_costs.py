@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwmodels.errors import HardwareError
-from hwmodels.quantity import Quantity
-from hwmodels.registry import load_profile
-from policies.prefetch.oracle import Oracle
-from sim.costs import Costs
-from sim.pool import Capacity
-from sim.preset import load_engine
-from sim.result import EXPERTS, SYNC
-from sim.run import RunSpec, simulate
+from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.hwmodels.quantity import Quantity
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.policies.prefetch.oracle import Oracle
+from expert_residency.sim.costs import Costs
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.preset import load_engine
+from expert_residency.sim.result import EXPERTS, SYNC
+from expert_residency.sim.run import RunSpec, simulate
 from tests.test_engine import check_laws, geometry, random_trace, trace_of
 
 TERMS = ("start_us", "send_us", "ahead_us", "copy_us", "fill_us", "fill_copy_us", "beside_us")

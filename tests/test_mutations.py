@@ -26,28 +26,28 @@ from dataclasses import dataclass
 
 import pytest
 
-from policies import create, heaps, structures, tally
-from policies.admission import strata_adaptive
-from policies.admission.always import Always
-from policies.eviction import arc, belady, clock, lfru, lfu, lru, lruk, s3fifo, sieve
-from policies.eviction import min as minimum
-from policies.protocol import EvictionPolicy
-from sim.pool import CachePool, make_future
-from sim.replay import Capacity, replay
-from sim.testing import best_hits, check_admission, check_eviction, replay_watched
-from sim.testing.cases import random_trace
-from sim.testing.eviction import (
+from expert_residency.policies import create, heaps, structures, tally
+from expert_residency.policies.admission import strata_adaptive
+from expert_residency.policies.admission.always import Always
+from expert_residency.policies.eviction import arc, belady, clock, lfru, lfu, lru, lruk, s3fifo, sieve
+from expert_residency.policies.eviction import min as minimum
+from expert_residency.policies.protocol import EvictionPolicy
+from expert_residency.sim.pool import CachePool, make_future
+from expert_residency.sim.replay import Capacity, replay
+from expert_residency.sim.testing import best_hits, check_admission, check_eviction, replay_watched
+from expert_residency.sim.testing.cases import random_trace
+from expert_residency.sim.testing.eviction import (
     check_causal,
     check_laws_at_every_step,
     check_refuses_to_guess,
     check_same_twice,
 )
-from sim.testing.watched import WatchedPool, visited_pool
+from expert_residency.sim.testing.watched import WatchedPool, visited_pool
 from tests import test_admission, test_libcachesim_counts
 from tests.naive import NaiveInCacheLfu, NaiveLfru, NaiveLfu
 from tests.test_conformance import NINE, hits, one_layer, test_nine_events
 
-random_eviction = importlib.import_module("policies.eviction.random")
+random_eviction = importlib.import_module("expert_residency.policies.eviction.random")
 
 
 def unguarded_list(s, which, guard, tick):
@@ -253,7 +253,8 @@ def test_a_policy_that_peeks_is_caught(monkeypatch):
 
     seen = []
     monkeypatch.setattr(
-        "sim.testing.watched.make_future", lambda trace: seen.append(make_future(trace)) or seen[-1]
+        "expert_residency.sim.testing.watched.make_future",
+        lambda trace: seen.append(make_future(trace)) or seen[-1],
     )
     with pytest.raises(AssertionError, match="depend on what comes after"):
         check_causal(Peeking())

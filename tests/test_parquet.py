@@ -14,7 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder, TraceError, read_trace, write_parquet
+from expert_residency.traces import (
+    ModelGeometry,
+    Phase,
+    RoutingTrace,
+    TraceBuilder,
+    TraceError,
+    read_trace,
+    write_parquet,
+)
 
 
 @st.composite

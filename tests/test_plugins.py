@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim.pool import Capacity, make_pool
-from sim.testing import check_admission, check_eviction, check_prefetch
-from sim.testing.cases import random_trace
-from traces import ModelGeometry, Phase, TraceBuilder, write_parquet
+from expert_residency.sim.pool import Capacity, make_pool
+from expert_residency.sim.testing import check_admission, check_eviction, check_prefetch
+from expert_residency.sim.testing.cases import random_trace
+from expert_residency.traces import ModelGeometry, Phase, TraceBuilder, write_parquet
 
 SAMPLE = Path(__file__).parent / "sample_plugin"
 
@@ -66,7 +66,7 @@ def python(installed, *arguments):
 
 
 def residency(installed, *arguments):
-    return python(installed, "-c", "from sim.cli import main; main()", *arguments)
+    return python(installed, "-c", "from expert_residency.sim.cli import main; main()", *arguments)
 
 
 def test_policies_of_all_kinds_run_from_the_command_line(installed, trace_file):
@@ -115,8 +115,8 @@ def test_a_misspelt_name_or_parameter_lists_theirs_too(installed, trace_file):
 
 def test_they_pass_the_published_conformance_suite(installed):
     code = (
-        "from policies import create\n"
-        "from sim.testing import check_admission, check_eviction, check_prefetch\n"
+        "from expert_residency.policies import create\n"
+        "from expert_residency.sim.testing import check_admission, check_eviction, check_prefetch\n"
         "check_eviction(create('eviction', 'deepest-first'))\n"
         "check_admission(create('admission', 'first-touch-never'))\n"
         "check_prefetch(create('prefetch', 'same-ids'))\n"
@@ -135,7 +135,7 @@ def test_a_plug_in_that_cannot_be_imported_harms_nobody_else(installed, trace_fi
 
     def run(*arguments):
         return subprocess.run(
-            [sys.executable, "-c", "from sim.cli import main; main()", *arguments],
+            [sys.executable, "-c", "from expert_residency.sim.cli import main; main()", *arguments],
             env=env, capture_output=True, text=True, check=False, cwd=tmp_path,
         )  # fmt: skip
 

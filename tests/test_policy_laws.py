@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
-from policies import available, create
-from policies.eviction.fifo import Fifo
-from policies.eviction.sieve import Sieve
-from policies.protocol import PolicyError
-from policies.registry import describe
-from sim.testing import ADMISSION_CHECKS, EVICTION_CHECKS, check_admission, check_eviction
-from sim.testing.eviction import check_keeps_promises
+from expert_residency.policies import available, create
+from expert_residency.policies.eviction.fifo import Fifo
+from expert_residency.policies.eviction.sieve import Sieve
+from expert_residency.policies.protocol import PolicyError
+from expert_residency.policies.registry import describe
+from expert_residency.sim.testing import ADMISSION_CHECKS, EVICTION_CHECKS, check_admission, check_eviction
+from expert_residency.sim.testing.eviction import check_keeps_promises
 
 EVICTION = [
     *available("eviction"),
@@ -101,8 +101,8 @@ def test_what_compiled_code_takes_for_granted_is_checked(policy, reason):
     "spec", ["lru-k:k=0", "lfu:counts=decayed,half_life_tokens=0", "belady-window:half_life_tokens=-1"]
 )
 def test_impossible_parameters_are_refused(spec):
-    from sim.replay import Capacity, replay
-    from sim.testing.cases import random_trace
+    from expert_residency.sim.replay import Capacity, replay
+    from expert_residency.sim.testing.cases import random_trace
 
     with pytest.raises(PolicyError):
         replay(random_trace(0), spec, Capacity(total_bytes=50))

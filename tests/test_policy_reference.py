@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import create
-from policies.admission.always import Always
-from sim.pool import Capacity
-from sim.testing import replay_watched
-from sim.testing.strategies import capacities, geometries, traces
-from sim.testing.watched import visited_pool
+from expert_residency.policies import create
+from expert_residency.policies.admission.always import Always
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.testing import replay_watched
+from expert_residency.sim.testing.strategies import capacities, geometries, traces
+from expert_residency.sim.testing.watched import visited_pool
 from tests import naive
 
 PAIRS = {

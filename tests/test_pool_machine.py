@@ -6,12 +6,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from policies import available, create
-from policies.admission.always import Always
-from policies.protocol import Event
-from sim.pool import make_pool
-from sim.testing import WatchedPool
-from sim.testing.strategies import capacities, geometries
+from expert_residency.policies import available, create
+from expert_residency.policies.admission.always import Always
+from expert_residency.policies.protocol import Event
+from expert_residency.sim.pool import make_pool
+from expert_residency.sim.testing import WatchedPool
+from expert_residency.sim.testing.strategies import capacities, geometries
 
 CAUSAL = [name for name in available("eviction") if not create("eviction", name).needs_future]
 

@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from sim.cli import main
-from sim.errors import SimError
-from sim.pool import Capacity
-from sim.predictor import KNOWN, Cell, break_even, study
-from sim.run import RunSpec, simulate
-from traces import ModelGeometry, Phase, TraceBuilder, write_parquet
+from expert_residency.sim.cli import main
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.predictor import KNOWN, Cell, break_even, study
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.traces import ModelGeometry, Phase, TraceBuilder, write_parquet
 
 SPEC = RunSpec(("tesla-p40",), Capacity(slots_per_layer=4), miss="fetch")
 

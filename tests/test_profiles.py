@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from hwmodels.errors import HardwareError
-from hwmodels.profile import HardwareProfile
-from hwmodels.quantity import FAMILIES, Quantity, quant_family
-from hwmodels.registry import list_profiles, load_profile, profile_aliases
+from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.hwmodels.profile import HardwareProfile
+from expert_residency.hwmodels.quantity import FAMILIES, Quantity, quant_family
+from expert_residency.hwmodels.registry import list_profiles, load_profile, profile_aliases
 
 SHIPPED = Path(__file__).parents[1] / "hwmodels" / "profiles"
 LINK = 'h2d_gb_per_s = { value = 50, kind = "measured", source = "nvbandwidth" }'

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from sim.cases.experts_ahead import WORKLOADS, make_trace, oracle_hits
-from sim.cases.phone import predict_wall_ms, read_wall_ms, token_errors
-from sim.fitting import search
-from sim.published import predict_published, union
-from sim.published_table import fill
-from traces import read_trace
+from expert_residency.sim.cases.experts_ahead import WORKLOADS, make_trace, oracle_hits
+from expert_residency.sim.cases.phone import predict_wall_ms, read_wall_ms, token_errors
+from expert_residency.sim.fitting import search
+from expert_residency.sim.published import predict_published, union
+from expert_residency.sim.published_table import fill
+from expert_residency.traces import read_trace
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from policies.protocol import PolicyError
-from sim.cli.common import parse_capacity
-from sim.errors import SimError
-from sim.pool import Capacity, make_pool
-from sim.quotas import by_mass, share_out
-from sim.replay import replay
-from traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder
+from expert_residency.policies.protocol import PolicyError
+from expert_residency.sim.cli.common import parse_capacity
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.pool import Capacity, make_pool
+from expert_residency.sim.quotas import by_mass, share_out
+from expert_residency.sim.replay import replay
+from expert_residency.traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder
 
 
 def trace() -> RoutingTrace:

@@ -14,6 +14,15 @@ import numpy as np
 import pytest
 
 import traces.readers.base as base
+from expert_residency.traces import (
+    Phase,
+    RoutingTrace,
+    TraceError,
+    list_formats,
+    load_model,
+    read_trace,
+    write_parquet,
+)
 from tests.trace_files import (
     DECODE,
     PASSES,
@@ -29,7 +38,6 @@ from tests.trace_files import (
     write_all,
     write_lines,
 )
-from traces import Phase, RoutingTrace, TraceError, list_formats, load_model, read_trace, write_parquet
 
 FORMATS = (
     "bigmoe-edge",
@@ -180,7 +188,7 @@ def test_unknown_contents_and_options(tmp_path: Path) -> None:
 
 def test_a_broken_plug_in_warns_and_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = [EntryPoint("gone", "no.such.module", base.GROUP), EntryPoint("half", "json", base.GROUP)]
-    good = EntryPoint("strata", "traces.readers.strata", base.GROUP)
+    good = EntryPoint("strata", "expert_residency.traces.readers.strata", base.GROUP)
     monkeypatch.setattr(base, "entry_points", lambda group: [*broken, good])
     with pytest.warns(UserWarning, match="trace reader") as warned:
         assert list(base.readers()) == ["strata"]

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from traces.errors import TraceError
-from traces.record import find_routers, geometry_of, record
-from traces.trace import Phase
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.record import find_routers, geometry_of, record
+from expert_residency.traces.trace import Phase
 
 torch = pytest.importorskip("torch", reason="the recorder needs the extra `record` (torch)")
 transformers = pytest.importorskip("transformers", reason="the recorder needs the extra `record` (transformers)")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sim.replay import Capacity, matches_engine, replay
-from traces import read_trace
+from expert_residency.sim.replay import Capacity, matches_engine, replay
+from expert_residency.traces import read_trace
 
 pytestmark = pytest.mark.shared
 

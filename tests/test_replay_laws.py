@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import available, create
-from policies.admission.always import Always
-from sim.replay import Capacity, replay
-from sim.testing import replay_watched
-from sim.testing.strategies import capacities, geometries, traces
+from expert_residency.policies import available, create
+from expert_residency.policies.admission.always import Always
+from expert_residency.sim.replay import Capacity, replay
+from expert_residency.sim.testing import replay_watched
+from expert_residency.sim.testing.strategies import capacities, geometries, traces
 
 CAUSAL = [name for name in available("eviction") if not create("eviction", name).needs_future]
 ADMITTING = [name for name in CAUSAL if name != "static"]

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from sim.errors import SimError
-from sim.sweep import read_dataset, sweep
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.sweep import read_dataset, sweep
 
 pytest.importorskip("altair", reason="needs the extra 'report'")
 pytest.importorskip("vl_convert", reason="needs the extra 'report'")
 
-from sim.report import write_plots, write_report
-from sim.report.data import report_rows
+from expert_residency.sim.report import write_plots, write_report
+from expert_residency.sim.report.data import report_rows
 
 NAME = '</script><b>"6 x 4" & more</b>'
 SWEEP: dict[str, Any] = {
@@ -92,7 +92,7 @@ def test_no_numbers_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     with pytest.raises(SimError, match="no sweep here"):
         write_report(tmp_path, tmp_path / "r.html")
-    monkeypatch.setattr("sim.sweep.worker.simulate", fails)
+    monkeypatch.setattr("expert_residency.sim.sweep.worker.simulate", fails)
     source = SWEEP | {"axes": {"hardware": ["rtx-5070"], "capacity": ["25%"]}}
     sweep(source, tmp_path / "s", workers=1)
     with pytest.raises(SimError, match="first reason: RuntimeError: no luck"):

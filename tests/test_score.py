@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.bounds import MissGap, Regime, assess, baseline_spec, miss_gap, perfect_prefetch, time_ns
-from sim.ceiling import binding_limit, ceilings
-from sim.cli import main
-from sim.errors import SimError
-from sim.pool import Capacity
-from sim.replay import replay
-from sim.result import CAUSES
-from sim.run import RunSpec, simulate
-from sim.score import BINDS, Run, binding_sentence, score, score_run
-from sim.sweep import sweep
-from sim.testing.cases import random_trace
-from traces import read_trace, write_parquet
+from expert_residency.sim.bounds import MissGap, Regime, assess, baseline_spec, miss_gap, perfect_prefetch, time_ns
+from expert_residency.sim.ceiling import binding_limit, ceilings
+from expert_residency.sim.cli import main
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.replay import replay
+from expert_residency.sim.result import CAUSES
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.score import BINDS, Run, binding_sentence, score, score_run
+from expert_residency.sim.sweep import sweep
+from expert_residency.sim.testing.cases import random_trace
+from expert_residency.traces import read_trace, write_parquet
 
 
 def made_trace(seed=1, **choices):

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hwmodels.registry import load_profile
-from hwmodels.units import GB, GIB
-from sim.errors import SimError
-from sim.split.cards import Card, HostSide, handoff_ns, together_mb_per_s
-from sim.split.curve import HitCurve
-from sim.split.memory import HOST_MODES, needs_of, ram_need, spread_slots
-from sim.split.placement import Placement, Problem
-from sim.split.planner import Planner
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.hwmodels.units import GB, GIB
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.split.cards import Card, HostSide, handoff_ns, together_mb_per_s
+from expert_residency.sim.split.curve import HitCurve
+from expert_residency.sim.split.memory import HOST_MODES, needs_of, ram_need, spread_slots
+from expert_residency.sim.split.placement import Placement, Problem
+from expert_residency.sim.split.planner import Planner
+from expert_residency.traces import load_model
+from expert_residency.traces.synthetic import generate, load_style
 from tests.split_machines import CARD, EXPERTS, GENERIC, HOST, STYLE, problem, small_model
-from traces import load_model
-from traces.synthetic import generate, load_style
 
 rates = st.integers(20_000, 900_000)
 cards_strategy = st.builds(
@@ -323,7 +323,7 @@ class TestSeed:
 
 def test_curve_is_that_of_an_lru_replay():
     """Same hits as an LRU with a quota a layer that starts full, on the passes after the warm-up."""
-    from traces.synthetic import lru_curve
+    from expert_residency.traces.synthetic import lru_curve
 
     trace = generate(small_model(3), STYLE, tokens=80, seed=3, weights=False)
     curve = HitCurve.measure(trace, warm_share=0.0)

@@ -9,26 +9,26 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hwmodels.registry import load_profile
-from hwmodels.units import GB
-from sim.cli import main
-from sim.errors import SimError
-from sim.preset import load_engine
-from sim.split.cards import Card, HostSide
-from sim.split.compare import forced, room_sentence, speed_matters
-from sim.split.curve import HitCurve
-from sim.split.limits import explain, few_slots
-from sim.split.memory import needs_of
-from sim.split.placement import Problem
-from sim.split.planner import Planner
-from sim.split.report import label
-from sim.split.rules import CPU, parse_rules, place, report, tensor, write_rules
-from sim.split.study import Answer, Question, sets_of_cards, study
-from sim.split.timed import simulate_placement
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.hwmodels.units import GB
+from expert_residency.sim.cli import main
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.preset import load_engine
+from expert_residency.sim.split.cards import Card, HostSide
+from expert_residency.sim.split.compare import forced, room_sentence, speed_matters
+from expert_residency.sim.split.curve import HitCurve
+from expert_residency.sim.split.limits import explain, few_slots
+from expert_residency.sim.split.memory import needs_of
+from expert_residency.sim.split.placement import Problem
+from expert_residency.sim.split.planner import Planner
+from expert_residency.sim.split.report import label
+from expert_residency.sim.split.rules import CPU, parse_rules, place, report, tensor, write_rules
+from expert_residency.sim.split.study import Answer, Question, sets_of_cards, study
+from expert_residency.sim.split.timed import simulate_placement
+from expert_residency.traces import load_model
+from expert_residency.traces.synthetic import generate, load_style
+from expert_residency.traces.windows import compose_windows
 from tests.split_machines import CARD, STYLE, problem, small_model
-from traces import load_model
-from traces.synthetic import generate, load_style
-from traces.windows import compose_windows
 
 FLASH = "qwen3.8-flash-next"
 

@@ -7,14 +7,14 @@ import json
 import numpy as np
 import pytest
 
-from sim.errors import SimError
-from sim.pool import Capacity
-from sim.replay import replay
-from sim.testing.cases import random_trace
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.replay import replay
+from expert_residency.sim.testing.cases import random_trace
+from expert_residency.traces import TraceError, write_parquet
+from expert_residency.traces.parquet import read_parquet
+from expert_residency.traces.stream import stream_geometry, stream_parquet
 from tests.test_cli import residency
-from traces import TraceError, write_parquet
-from traces.parquet import read_parquet
-from traces.stream import stream_geometry, stream_parquet
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_rows_out_of_order_are_refused(tmp_path, path):
 )
 def test_a_stream_counts_what_the_whole_counts(path, eviction, admission, options):
     pytest.importorskip("numba")
-    from sim.stream import replay_stream
+    from expert_residency.sim.stream import replay_stream
 
     trace = read_parquet(path)
     room = Capacity(total_bytes=trace.geometry.all_expert_bytes // 2)
@@ -66,7 +66,7 @@ def test_a_stream_counts_what_the_whole_counts(path, eviction, admission, option
 
 def test_oracles_need_the_whole(path):
     pytest.importorskip("numba")
-    from sim.stream import replay_stream
+    from expert_residency.sim.stream import replay_stream
 
     geometry = stream_geometry(path)
     room = Capacity(total_bytes=100)

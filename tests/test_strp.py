@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import create
-from policies.placement.strp import StrpProfile, complete, read_strp, write_strp
-from policies.protocol import PolicyError
-from sim.pool import Capacity, make_pool
+from expert_residency.policies import create
+from expert_residency.policies.placement.strp import StrpProfile, complete, read_strp, write_strp
+from expert_residency.policies.protocol import PolicyError
+from expert_residency.sim.pool import Capacity, make_pool
+from expert_residency.traces import load_model
 from tests.test_engine import geometry
-from traces import load_model
 
 
 @given(st.data())

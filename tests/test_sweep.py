@@ -18,20 +18,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hwmodels.registry import load_profile
-from sim.cli import main
-from sim.errors import MisfitError, SimError
-from sim.pool import Capacity
-from sim.run import RunSpec, prepare
-from sim.sweep import SweepError, load_sweep, read_dataset, sweep
-from sim.sweep.cells import plan_cells
-from sim.sweep.default import default_sweep
-from sim.sweep.pools import DIED, Pool, run_all
-from sim.sweep.spec import expand
-from sim.sweep.stored import open_stored, store
-from traces import Phase
-from traces.bundled import load
-from traces.parquet import write_parquet
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.sim.cli import main
+from expert_residency.sim.errors import MisfitError, SimError
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.run import RunSpec, prepare
+from expert_residency.sim.sweep import SweepError, load_sweep, read_dataset, sweep
+from expert_residency.sim.sweep.cells import plan_cells
+from expert_residency.sim.sweep.default import default_sweep
+from expert_residency.sim.sweep.pools import DIED, Pool, run_all
+from expert_residency.sim.sweep.spec import expand
+from expert_residency.sim.sweep.stored import open_stored, store
+from expert_residency.traces import Phase
+from expert_residency.traces.bundled import load
+from expert_residency.traces.parquet import write_parquet
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -242,7 +242,12 @@ def test_two_workers_write_the_same_bytes(undisturbed: Path, tmp_path: Path) -> 
 
 
 def command(*args: str) -> list[str]:
-    return [sys.executable, "-c", "import sys; from sim.cli import main; main(sys.argv[1:])", *args]
+    return [
+        sys.executable,
+        "-c",
+        "import sys; from expert_residency.sim.cli import main; main(sys.argv[1:])",
+        *args,
+    ]
 
 
 def lines(path: Path) -> int:
@@ -387,7 +392,7 @@ def test_dask_writes_the_same_bytes_and_survives_a_killed_worker(
 
 def test_no_cluster_at_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed", reason="needs the extra 'cluster'")
-    monkeypatch.setattr("sim.sweep.pools.CONNECT", "1s")
+    monkeypatch.setattr("expert_residency.sim.sweep.pools.CONNECT", "1s")
     with pytest.raises(SimError, match=r"no Dask scheduler at tcp://127\.0\.0\.1:1 "):
         sweep(SMALL, tmp_path / "out", scheduler="tcp://127.0.0.1:1")
 
@@ -430,14 +435,14 @@ def test_the_kernel_fills_the_same_rows_and_the_log_says_who_ran(tmp_path):
 
 
 def test_failing_cells_are_recorded_and_may_be_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sim.run import simulate
+    from expert_residency.sim.run import simulate
 
     def fails_with_lfu(trace: Any, spec: Any, **_: Any) -> Any:
         if spec.eviction == "lfu":
             raise RuntimeError("no luck")
         return simulate(trace, spec)
 
-    monkeypatch.setattr("sim.sweep.worker.simulate", fails_with_lfu)
+    monkeypatch.setattr("expert_residency.sim.sweep.worker.simulate", fails_with_lfu)
     result = sweep(SMALL, tmp_path, workers=1)
     assert len(result.failed) == 8
     assert set(result.failed["reason"]) == {"RuntimeError: no luck"}
@@ -476,7 +481,7 @@ def test_a_torn_line_is_cut_and_a_damaged_one_named(tmp_path: Path, undisturbed:
 
 
 def test_two_sweeps_do_not_write_to_one_folder(tmp_path: Path) -> None:
-    from sim.sweep.journal import Journal
+    from expert_residency.sim.sweep.journal import Journal
 
     sweep(SMALL, tmp_path, workers=1)
     with Journal(tmp_path / "journal.jsonl"), pytest.raises(SimError, match="another process is writing"):
@@ -502,7 +507,7 @@ def test_an_unfinished_sweep_can_be_read(tmp_path: Path, undisturbed: Path) -> N
 
 
 def test_every_axis_that_varies_is_a_column_of_the_summary_and_of_the_report(tmp_path, capsys) -> None:
-    from sim.report.data import filters, report_rows
+    from expert_residency.sim.report.data import filters, report_rows
 
     axes = {"eviction": ["lru", "lfu"], "admission": ["always", "two-hit"], "scope": ["global", "layer"],
             "host": ["arena", "mmap"]}  # fmt: skip
@@ -547,7 +552,7 @@ def test_columns_carry_units_and_are_documented(undisturbed: Path) -> None:
 
 
 def test_numbers_of_a_row_agree_with_each_other(undisturbed: Path) -> None:
-    from sim.result import CAUSES, TIERS
+    from expert_residency.sim.result import CAUSES, TIERS
 
     frame = read_dataset(undisturbed)
     assert (frame[[f"{c}_ms_per_token" for c in CAUSES]].sum(axis=1) - frame["ms_per_token"]).abs().max() < 1e-9
@@ -561,8 +566,8 @@ def test_numbers_of_a_row_agree_with_each_other(undisturbed: Path) -> None:
 def test_a_row_is_the_run(undisturbed: Path) -> None:
     import numpy as np
 
-    from sim.pool import Capacity
-    from sim.run import RunSpec, simulate
+    from expert_residency.sim.pool import Capacity
+    from expert_residency.sim.run import RunSpec, simulate
 
     row = read_dataset(undisturbed).iloc[6]
     trace = load("tinymoe-code")

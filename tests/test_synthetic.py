@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traces import bundled, read_trace
-from traces.builder import TraceBuilder
-from traces.errors import TraceError
-from traces.synthetic import RoutingStyle, generate, list_styles, load_style, lru_curve, measure
-from traces.synthetic.bundle import bundled_trace
-from traces.synthetic.fit import evaluate, fit, nelder_mead, shape_of, shape_only
-from traces.synthetic.measure import lru_distances
-from traces.synthetic.process import normals, skewed, stream
-from traces.synthetic.style import Target, Workload, load_style_file
-from traces.trace import Phase, RoutingTrace
+from expert_residency.traces import bundled, read_trace
+from expert_residency.traces.builder import TraceBuilder
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.synthetic import RoutingStyle, generate, list_styles, load_style, lru_curve, measure
+from expert_residency.traces.synthetic.bundle import bundled_trace
+from expert_residency.traces.synthetic.fit import evaluate, fit, nelder_mead, shape_of, shape_only
+from expert_residency.traces.synthetic.measure import lru_distances
+from expert_residency.traces.synthetic.process import normals, skewed, stream
+from expert_residency.traces.synthetic.style import Target, Workload, load_style_file
+from expert_residency.traces.trace import Phase, RoutingTrace
 
 STYLE = RoutingStyle(
     base_skew=0.7, request_tilt=1.2, tilt_half_life_tokens=200, memory=1.0, memory_half_life_tokens=1.5
@@ -153,7 +153,8 @@ def test_a_request_does_not_depend_on_the_length_of_those_before_it():
 
 def test_hash_seed_is_irrelevant():
     code = (
-        "from traces.synthetic import *; from traces.synthetic.fit import shape_only;"
+        "from expert_residency.traces.synthetic import *;"
+        "from expert_residency.traces.synthetic.fit import shape_only;"
         "print(generate(shape_only(32, 4, 3), load_style('gpt-oss-20b'), tokens=9, seed=5).content_hash)"
     )
     seen = {

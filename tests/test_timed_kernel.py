@@ -12,23 +12,23 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from policies import PolicyError, create
-from policies.eviction.lru import Lru
-from policies.prefetch.previous_token import PreviousToken
-from policies.structures import first_free
-from sim.channels import CopyEngine, Disk
-from sim.cli import main
-from sim.engine import SimPyEngine
-from sim.errors import CompileError, SimError
-from sim.kernel import choice, choose_timed
-from sim.pool import Capacity
-from sim.preset import EnginePreset
-from sim.replay import replay
-from sim.result import CAUSES, TIERS
-from sim.run import RunSpec, prepare, simulate
+from expert_residency.policies import PolicyError, create
+from expert_residency.policies.eviction.lru import Lru
+from expert_residency.policies.prefetch.previous_token import PreviousToken
+from expert_residency.policies.structures import first_free
+from expert_residency.sim.channels import CopyEngine, Disk
+from expert_residency.sim.cli import main
+from expert_residency.sim.engine import SimPyEngine
+from expert_residency.sim.errors import CompileError, SimError
+from expert_residency.sim.kernel import choice, choose_timed
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.preset import EnginePreset
+from expert_residency.sim.replay import replay
+from expert_residency.sim.result import CAUSES, TIERS
+from expert_residency.sim.run import RunSpec, prepare, simulate
+from expert_residency.traces.bundled import load
 from tests.interpreted import interpret
 from tests.tiny_runs import CHANGED, SWAPS, Tiny, compiled, tiny_runs
-from traces.bundled import load
 
 pytest.importorskip("numba")
 
@@ -177,7 +177,9 @@ def test_what_does_not_compile_is_left_to_the_reference(monkeypatch):
 
         remove = victim = staticmethod(lambda state, *_: -1)
 
-    monkeypatch.setattr("sim.run.create", lambda kind, spec: Wordy() if kind == "eviction" else create(kind, spec))
+    monkeypatch.setattr(
+        "expert_residency.sim.run.create", lambda kind, spec: Wordy() if kind == "eviction" else create(kind, spec)
+    )
     monkeypatch.setattr(choice, "WORTH_TIMED_LOOK_UPS", 0)
     trace = load("tinymoe-code").select_passes(np.arange(load("tinymoe-code").n_passes) < 3)
     spec = RunSpec(("tesla-p40",), Capacity(slots_per_layer=8))
@@ -237,7 +239,7 @@ class RaisingPrefetch(PreviousToken):
 
 def with_policy(monkeypatch, kind, policy):
     """A short trace and a run whose policy of a kind is this one."""
-    for module in ("sim.run", "sim.replay"):
+    for module in ("expert_residency.sim.run", "expert_residency.sim.replay"):
         monkeypatch.setattr(f"{module}.create", lambda k, spec: policy if k == kind else create(k, spec))
     monkeypatch.setattr(choice, "WORTH_TIMED_LOOK_UPS", 0)
     monkeypatch.setattr(choice, "WORTH_LOOK_UPS", 0)

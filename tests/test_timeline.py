@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from sim.pool import Capacity
-from sim.run import RunSpec, simulate
-from sim.timeline import FILLING, TRACKS, Timeline
-from traces.bundled import load
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.timeline import FILLING, TRACKS, Timeline
+from expert_residency.traces.bundled import load
 
 
 def short() -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sim.errors import SimError
-from sim.sweep import read_dataset
-from sim.tune import load_tune, tune
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.sweep import read_dataset
+from expert_residency.sim.tune import load_tune, tune
 
 pytest.importorskip("optuna", reason="needs the extra 'tune'")
 

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwmodels.errors import HardwareError
-from hwmodels.units import GIB, format_bytes, mb_per_s, ns_for_bytes, ns_from_us, parse_rate, parse_size
+from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.hwmodels.units import (
+    GIB,
+    format_bytes,
+    mb_per_s,
+    ns_for_bytes,
+    ns_from_us,
+    parse_rate,
+    parse_size,
+)
 
 UNITS = {
     "B": 1,

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from hwmodels.errors import HardwareError
-from sim.cli import _register, app
-from sim.errors import SimError
-from sim.live.arms import decode_window
-from sim.live.predict import GROUPS, load_live_runs, predict
-from sim.live.table import live_table
-from sim.validate import (
+from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.sim.cli import _register, app
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.live.arms import decode_window
+from expert_residency.sim.live.predict import GROUPS, load_live_runs, predict
+from expert_residency.sim.live.table import live_table
+from expert_residency.sim.validate import (
     Bounds,
     Case,
     exact_cases,
@@ -29,10 +29,10 @@ from sim.validate import (
     summarize,
     user_cases,
 )
-from traces import write_parquet
-from traces.bundled import load
+from expert_residency.traces import write_parquet
+from expert_residency.traces.bundled import load
 
-STRATA = Path(str(resources.files("hwmodels.runs").joinpath("strata.csv")))
+STRATA = Path(str(resources.files("expert_residency.hwmodels.runs").joinpath("strata.csv")))
 
 
 def case(predicted: float, measured: float, *, group: str = "g", use: Any = "unseen", among: str = "m") -> Case:
@@ -87,7 +87,9 @@ def test_live_tables_that_do_not_do(tmp_path: Path) -> None:
     (tmp_path / "live-x.csv").write_text("tok_s,trace\n1,a\n")
     with pytest.raises(SimError, match="line 1: column 'engine' is missing"):
         load_live_runs("x", tmp_path)
-    shipped = Path(str(resources.files("hwmodels.runs.live").joinpath("live-h200-x1.csv"))).read_text()
+    shipped = Path(
+        str(resources.files("expert_residency.hwmodels.runs.live").joinpath("live-h200-x1.csv"))
+    ).read_text()
     head, first = shipped.splitlines()[:2]
     (tmp_path / "live-x.csv").write_text(f"{head}\n")
     with pytest.raises(SimError, match="no run in it"):
@@ -100,7 +102,7 @@ def test_live_tables_that_do_not_do(tmp_path: Path) -> None:
 def test_exact_cases_need_a_capacity_and_a_column(tmp_path: Path) -> None:
     with pytest.raises(SimError, match="FILE@CAPACITY"):
         exact_cases(["some.csv"])
-    bundled = str(resources.files("traces.bundled").joinpath("tinymoe-prose.parquet"))
+    bundled = str(resources.files("expert_residency.traces.bundled").joinpath("tinymoe-prose.parquet"))
     with pytest.raises(SimError, match="does not say what the engine found resident"):
         exact_cases([f"{bundled}@64MiB"])
 
@@ -159,7 +161,7 @@ def test_the_command(tmp_path: Path) -> None:
 def test_past_a_limit_the_command_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     _register()
     none = (Bounds(0.0, 0.0, 0.0), Bounds(0.0, 0.0, 0.0))
-    monkeypatch.setattr("sim.validate.load_bounds", lambda: {("published", "unseen"): none})
+    monkeypatch.setattr("expert_residency.sim.validate.load_bounds", lambda: {("published", "unseen"): none})
     args = ["validate", "--group", "published", "--no-cases"]
     assert CliRunner().invoke(app, args).exit_code == 0
     found = CliRunner().invoke(app, [*args, "--check"])
@@ -169,7 +171,7 @@ def test_past_a_limit_the_command_fails(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_live_runs_of_a_folder(tmp_path: Path) -> None:
     """A user's tables stand apart from the shipped ones and have no limit."""
-    shipped = Path(str(resources.files("hwmodels.runs.live")))
+    shipped = Path(str(resources.files("expert_residency.hwmodels.runs.live")))
     group = "epyc2-cardless"
     for name in (f"{group}.toml", f"{group}.engine.toml"):
         (tmp_path / name).write_text((shipped / name).read_text())
@@ -185,7 +187,7 @@ def test_live_runs_of_a_folder(tmp_path: Path) -> None:
 
 def test_live_runs_of_a_trace_of_your_own(tmp_path: Path) -> None:
     """The part of a trace that was run lies beside its table; it is not looked for among the bundled ones."""
-    shipped, group = Path(str(resources.files("hwmodels.runs.live"))), "h200-x1"
+    shipped, group = Path(str(resources.files("expert_residency.hwmodels.runs.live"))), "h200-x1"
     for name in (f"{group}.toml", f"{group}.engine.toml"):
         (tmp_path / name).write_text((shipped / name).read_text())
     lines = (shipped / f"live-{group}.csv").read_text().splitlines(keepends=True)[:2]

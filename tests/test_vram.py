@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwmodels.errors import HardwareError
-from hwmodels.ram import host_budget
-from hwmodels.registry import load_profile
-from hwmodels.runs import load_slot_counts
-from hwmodels.tables import published_budget
-from hwmodels.units import GIB, MIB
-from hwmodels.vram import (
+from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.hwmodels.ram import host_budget
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.hwmodels.runs import load_slot_counts
+from expert_residency.hwmodels.tables import published_budget
+from expert_residency.hwmodels.units import GIB, MIB
+from expert_residency.hwmodels.vram import (
     FLASH_NEXT_DRAFT_BYTES,
     FLASH_NEXT_DRAFT_HEAD_BYTES,
     FLASH_NEXT_SESSION,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder, TraceError
-from traces.windows import compose_windows
+from expert_residency.traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder, TraceError
+from expert_residency.traces.windows import compose_windows
 
 SHAPE = ModelGeometry("tiny", (0, 1), 8, 2, (100, 100), (10, 10))
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from hwmodels.profile import CpuSources, HardwareProfile
-from hwmodels.quantity import FamilyRates, Quantity
-from hwmodels.registry import load_profile
-from policies import available, create
-from sim.pool import Capacity
-from sim.preset import EnginePreset, load_engine
-from sim.run import RunSpec
-from traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder
+from expert_residency.hwmodels.profile import CpuSources, HardwareProfile
+from expert_residency.hwmodels.quantity import FamilyRates, Quantity
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.policies import available, create
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.preset import EnginePreset, load_engine
+from expert_residency.sim.run import RunSpec
+from expert_residency.traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder
 
 EXPERT_BYTES = 1_000_000
 ENGINES = ("generic", "strata", "strata-reference", "bigmoe-edge", "freetoken-hybrid", "ncmoe", "fetch-lru")

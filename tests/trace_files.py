@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from traces import ModelGeometry
+from expert_residency.traces import ModelGeometry
 
 SMALL = ModelGeometry(
     name="small",

@@ -1,12 +1,12 @@
 """What the model asked for: routing traces, model geometries, readers and the synthetic generator."""
 
-from traces.builder import TraceBuilder
-from traces.errors import TraceError
-from traces.geometry import ModelGeometry, list_models, load_model
-from traces.inspect import convert, describe
-from traces.parquet import write_parquet
-from traces.readers.base import list_formats, read_trace
-from traces.trace import Phase, RoutingTrace
+from expert_residency.traces.builder import TraceBuilder
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.geometry import ModelGeometry, list_models, load_model
+from expert_residency.traces.inspect import convert, describe
+from expert_residency.traces.parquet import write_parquet
+from expert_residency.traces.readers.base import list_formats, read_trace
+from expert_residency.traces.trace import Phase, RoutingTrace
 
 __all__ = [
     "ModelGeometry",

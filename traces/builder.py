@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from traces.errors import TraceError
-from traces.geometry import ModelGeometry
-from traces.trace import Phase, RoutingTrace, assemble
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.geometry import ModelGeometry
+from expert_residency.traces.trace import Phase, RoutingTrace, assemble
 
 
 class TraceBuilder:

@@ -15,10 +15,10 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traces.errors import TraceError
+from expert_residency.traces.errors import TraceError
 
 if TYPE_CHECKING:
-    from traces.model_file import ModelFile
+    from expert_residency.traces.model_file import ModelFile
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,9 @@ def quant_family(name: str) -> str:
 def list_models() -> dict[str, list[str]]:
     """Names of the packaged models, each with its quantizations (the default first)."""
     found: dict[str, list[str]] = {}
-    for entry in sorted(resources.files("traces").joinpath("models").iterdir(), key=lambda e: e.name):
+    for entry in sorted(
+        resources.files("expert_residency.traces").joinpath("models").iterdir(), key=lambda e: e.name
+    ):
         if entry.name.endswith(".toml"):
             data = tomllib.loads(entry.read_text(encoding="utf-8"))
             default = data["default_quant"]
@@ -194,7 +196,7 @@ def load_model(spec: str, quant: str | None = None) -> ModelGeometry:
     TraceError
         Unknown name or quantization (the valid ones are listed), or a file that does not validate.
     """
-    from traces.model_file import parse
+    from expert_residency.traces.model_file import parse
 
     name, _, tail = spec.partition("/")
     if spec.endswith(".toml"):
@@ -207,7 +209,7 @@ def load_model(spec: str, quant: str | None = None) -> ModelGeometry:
             raise TraceError("not valid UTF-8", path=path, place=f"byte {error.start}") from None
     else:
         quant = quant or tail or None
-        file = resources.files("traces").joinpath("models", f"{name.lower()}.toml")
+        file = resources.files("expert_residency.traces").joinpath("models", f"{name.lower()}.toml")
         if not file.is_file():
             names = list(list_models())
             close = difflib.get_close_matches(name.lower(), names, 1)

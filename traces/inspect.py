@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traces.geometry import ModelGeometry
-from traces.parquet import write_parquet
-from traces.readers.base import read_trace
-from traces.trace import Phase, RoutingTrace
+from expert_residency.traces.geometry import ModelGeometry
+from expert_residency.traces.parquet import write_parquet
+from expert_residency.traces.readers.base import read_trace
+from expert_residency.traces.trace import Phase, RoutingTrace
 
 LAGS = (1, 2, 4, 8, 16)
 Floats = npt.NDArray[np.float64]

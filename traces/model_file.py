@@ -6,8 +6,8 @@ import tomllib
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from traces.errors import TraceError
-from traces.geometry import QUANT_FAMILIES
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.geometry import QUANT_FAMILIES
 
 
 class Quant(BaseModel):

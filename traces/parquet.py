@@ -36,9 +36,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from traces.errors import TraceError
-from traces.geometry import ModelGeometry
-from traces.trace import IntArray, Phase, RoutingTrace, assemble, csr_offsets, ragged_take
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.geometry import ModelGeometry
+from expert_residency.traces.trace import IntArray, Phase, RoutingTrace, assemble, csr_offsets, ragged_take
 
 if TYPE_CHECKING:
     import pyarrow as pa

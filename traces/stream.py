@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from traces.errors import TraceError
-from traces.geometry import ModelGeometry
-from traces.parquet import read_geometry, read_table
-from traces.trace import RoutingTrace
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.geometry import ModelGeometry
+from expert_residency.traces.parquet import read_geometry, read_table
+from expert_residency.traces.trace import RoutingTrace
 
 if TYPE_CHECKING:
     import pyarrow as pa

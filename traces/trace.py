@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traces.errors import TraceError
-from traces.geometry import ModelGeometry
-from traces.validation import validate
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.geometry import ModelGeometry
+from expert_residency.traces.validation import validate
 
 IntArray = npt.NDArray[np.integer[Any]]
 NO_EXPERT = -1

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traces.errors import TraceError
+from expert_residency.traces.errors import TraceError
 
 if TYPE_CHECKING:
-    from traces.trace import RoutingTrace
+    from expert_residency.traces.trace import RoutingTrace
 
 
 def validate(t: RoutingTrace) -> None:

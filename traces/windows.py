@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.errors import TraceError
-from traces.trace import Phase, RoutingTrace, assemble, ragged_take
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.trace import Phase, RoutingTrace, assemble, ragged_take
 
 
 def compose_windows(trace: RoutingTrace, rows: float, emitted: float) -> RoutingTrace:

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from traces.parquet import write_parquet
-from traces.record import find_routers, record
-from traces.trace import RoutingTrace
+from expert_residency.traces.parquet import write_parquet
+from expert_residency.traces.record import find_routers, record
+from expert_residency.traces.trace import RoutingTrace
 
 AUX_LOSS = 0.003
 CONTEXT = 512

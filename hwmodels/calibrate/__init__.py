@@ -5,6 +5,6 @@ readings into the figures of a profile (once for each round, so that every figur
 TOML. Measurements know nothing of the fits, and a file of readings can be fitted again.
 """
 
-from hwmodels.calibrate.run import Calibration, calibrate
+from expert_residency.hwmodels.calibrate.run import Calibration, calibrate
 
 __all__ = ["Calibration", "calibrate"]

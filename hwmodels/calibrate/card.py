@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hwmodels.calibrate.pool import event_of
-from hwmodels.calibrate.readings import Bench, repeat_ns
-from hwmodels.live.card import require_card
-from hwmodels.live.copies import entry_point
-from hwmodels.live.experts import CpuExperts, ExpertShape, Weights
+from expert_residency.hwmodels.calibrate.pool import event_of
+from expert_residency.hwmodels.calibrate.readings import Bench, repeat_ns
+from expert_residency.hwmodels.live.card import require_card
+from expert_residency.hwmodels.live.copies import entry_point
+from expert_residency.hwmodels.live.experts import CpuExperts, ExpertShape, Weights
 
 BIG_COPY = 1 << 25
 

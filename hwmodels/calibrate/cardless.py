@@ -23,11 +23,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from hwmodels.calibrate.fit import Round, line, us
-from hwmodels.calibrate.readings import Bench, Floats
-from hwmodels.live.card import LiveSizes
-from hwmodels.live.cardless import CardlessEngine, State
-from hwmodels.live.steps import Program, Step
+from expert_residency.hwmodels.calibrate.fit import Round, line, us
+from expert_residency.hwmodels.calibrate.readings import Bench, Floats
+from expert_residency.hwmodels.live.card import LiveSizes
+from expert_residency.hwmodels.live.cardless import CardlessEngine, State
+from expert_residency.hwmodels.live.steps import Program, Step
 
 COUNTS, FRESH = (1, 2, 4, 8), (1, 2, 4)
 LEAST, MOST, SKIPPED = 5, 16, 2

@@ -20,20 +20,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hwmodels.calibrate import fit
-from hwmodels.calibrate.card import BIG_COPY, CopyLoop, ceiling_benches, together_benches
-from hwmodels.calibrate.cardless import USUAL, cold_benches, fit_cardless, warm_benches
-from hwmodels.calibrate.oncard import card_benches, fit_card, mapped_benches
-from hwmodels.calibrate.pool import dense_benches, pool_benches, worker_counts
-from hwmodels.calibrate.readings import Bench, Readings, measure
-from hwmodels.calibrate.storage import fault_benches, storage_benches
-from hwmodels.calibrate.write import Tables, given, put, quantity, to_toml
-from hwmodels.errors import HardwareError
-from hwmodels.live.card import LiveSizes, has_card, require_card
-from hwmodels.live.cardless import CardlessEngine, State
-from hwmodels.live.engine import CardEngine, HostExperts
-from hwmodels.live.experts import ExpertShape, max_workers, random_weights
-from hwmodels.live.files import ExpertFile
+from expert_residency.hwmodels.calibrate import fit
+from expert_residency.hwmodels.calibrate.card import BIG_COPY, CopyLoop, ceiling_benches, together_benches
+from expert_residency.hwmodels.calibrate.cardless import USUAL, cold_benches, fit_cardless, warm_benches
+from expert_residency.hwmodels.calibrate.oncard import card_benches, fit_card, mapped_benches
+from expert_residency.hwmodels.calibrate.pool import dense_benches, pool_benches, worker_counts
+from expert_residency.hwmodels.calibrate.readings import Bench, Readings, measure
+from expert_residency.hwmodels.calibrate.storage import fault_benches, storage_benches
+from expert_residency.hwmodels.calibrate.write import Tables, given, put, quantity, to_toml
+from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.hwmodels.live.card import LiveSizes, has_card, require_card
+from expert_residency.hwmodels.live.cardless import CardlessEngine, State
+from expert_residency.hwmodels.live.engine import CardEngine, HostExperts
+from expert_residency.hwmodels.live.experts import ExpertShape, max_workers, random_weights
+from expert_residency.hwmodels.live.files import ExpertFile
 
 LANES = (1, 2, 4, 8)
 COPY_SIZES = (1 << 16, 1 << 20, 1 << 22, 1 << 25)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hwmodels.calibrate.fit import Figure
+from expert_residency.hwmodels.calibrate.fit import Figure
 
 Tables = dict[str, Any]
 

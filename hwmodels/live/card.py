@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hwmodels.errors import HardwareError
-from hwmodels.live.experts import ExpertShape, random_weights
+from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.hwmodels.live.experts import ExpertShape, random_weights
 
 
 @dataclass(frozen=True)

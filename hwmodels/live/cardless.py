@@ -15,12 +15,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from hwmodels.errors import HardwareError
-from hwmodels.live.card import LiveSizes
-from hwmodels.live.experts import CpuExperts, random_weights
-from hwmodels.live.files import ExpertFile
-from hwmodels.live.reader import Jobs, Reader
-from hwmodels.live.steps import Copies, Measured, Program, Step
+from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.hwmodels.live.card import LiveSizes
+from expert_residency.hwmodels.live.experts import CpuExperts, random_weights
+from expert_residency.hwmodels.live.files import ExpertFile
+from expert_residency.hwmodels.live.reader import Jobs, Reader
+from expert_residency.hwmodels.live.steps import Copies, Measured, Program, Step
 
 State = Literal["cold", "warm"]
 Floats = npt.NDArray[np.float32]

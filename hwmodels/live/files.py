@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hwmodels.errors import HardwareError
-from hwmodels.live.experts import random_weights
+from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.hwmodels.live.experts import random_weights
 
 PAGE = mmap.PAGESIZE
 _BLOCK = 1 << 26

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 
-from hwmodels.errors import HardwareError
-from hwmodels.live.copies import entry_point
+from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.hwmodels.live.copies import entry_point
 
 NO_TIMING = 2
 """`CU_EVENT_DISABLE_TIMING`."""

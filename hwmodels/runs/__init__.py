@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from hwmodels.errors import HardwareError
+from expert_residency.hwmodels.errors import HardwareError
 
 
 class Span(NamedTuple):
@@ -181,7 +181,7 @@ def load_slot_counts(path: Path | None = None) -> tuple[SlotCount, ...]:
 
 
 def _load(row_type: type[RowT], path: Path | None, shipped: str) -> tuple[RowT, ...]:
-    file: Traversable = path or resources.files("hwmodels.runs") / shipped
+    file: Traversable = path or resources.files("expert_residency.hwmodels.runs") / shipped
     where = path or shipped
     try:
         text = file.read_text("utf-8")

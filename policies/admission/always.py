@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from policies.protocol import AdmissionPolicy, Allocator, Event, Ints, Pool
+from expert_residency.policies.protocol import AdmissionPolicy, Allocator, Event, Ints, Pool
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.protocol import AdmissionPolicy, Allocator, Event, Floats, Ints, PolicyError, Pool
-from policies.structures import last_first
+from expert_residency.policies.protocol import AdmissionPolicy, Allocator, Event, Floats, Ints, PolicyError, Pool
+from expert_residency.policies.structures import last_first
 
 
 class BalancedState(NamedTuple):

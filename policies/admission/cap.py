@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.protocol import AdmissionPolicy, Allocator, Event, Ints, PolicyError, Pool
-from policies.structures import last_first
+from expert_residency.policies.protocol import AdmissionPolicy, Allocator, Event, Ints, PolicyError, Pool
+from expert_residency.policies.structures import last_first
 
 
 class CapState(NamedTuple):

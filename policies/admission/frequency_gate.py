@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.protocol import AdmissionPolicy, Allocator, Event, Ints, Pool
+from expert_residency.policies.protocol import AdmissionPolicy, Allocator, Event, Ints, Pool
 
 
 class GateState(NamedTuple):

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from policies.admission.always import Always
-from policies.protocol import Event, Ints
+from expert_residency.policies.admission.always import Always
+from expert_residency.policies.protocol import Event, Ints
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.protocol import AdmissionPolicy, Allocator, Event, Floats, Ints, PolicyError, Pool
+from expert_residency.policies.protocol import AdmissionPolicy, Allocator, Event, Floats, Ints, PolicyError, Pool
 
 
 class AdaptiveState(NamedTuple):

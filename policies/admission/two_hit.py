@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.protocol import AdmissionPolicy, Allocator, Event, Ints, PolicyError, Pool
+from expert_residency.policies.protocol import AdmissionPolicy, Allocator, Event, Ints, PolicyError, Pool
 
 
 class TwoHitState(NamedTuple):

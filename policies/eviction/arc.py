@@ -15,8 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, Pool
-from policies.structures import Links, drop_front, first_free, links, move_to_back, push_back, unlink
+from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, Pool
+from expert_residency.policies.structures import (
+    Links,
+    drop_front,
+    first_free,
+    links,
+    move_to_back,
+    push_back,
+    unlink,
+)
 
 T1, T2, B1, B2 = 0, 1, 2, 3
 

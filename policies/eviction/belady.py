@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.heaps import (
+from expert_residency.policies.heaps import (
     Heap,
     heap,
     heap_first_free,
@@ -21,7 +21,7 @@ from policies.heaps import (
     heap_push,
     heap_remove,
 )
-from policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool, require_future
+from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool, require_future
 
 
 class BeladyState(NamedTuple):

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.heaps import (
+from expert_residency.policies.heaps import (
     Heap,
     decayed_growth,
     decayed_step,
@@ -26,7 +26,7 @@ from policies.heaps import (
     heap_push,
     heap_remove,
 )
-from policies.protocol import (
+from expert_residency.policies.protocol import (
     Allocator,
     Event,
     EvictionPolicy,

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.heaps import (
+from expert_residency.policies.heaps import (
     Heap,
     heap,
     heap_first_free,
@@ -26,8 +26,8 @@ from policies.heaps import (
     heap_rebuild,
     heap_remove,
 )
-from policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, Pool
-from policies.structures import by_layer, layer_spans
+from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, Pool
+from expert_residency.policies.structures import by_layer, layer_spans
 
 
 class HobbitState(NamedTuple):

@@ -16,8 +16,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
-from policies.structures import Links, first_free, links, move_to_back, push_back, push_by_stamp, unlink
+from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
+from expert_residency.policies.structures import (
+    Links,
+    first_free,
+    links,
+    move_to_back,
+    push_back,
+    push_by_stamp,
+    unlink,
+)
 
 
 class LeastStaleState(NamedTuple):

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, Pool
-from policies.structures import (
+from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, Pool
+from expert_residency.policies.structures import (
     MODULUS,
     Links,
     draw,
@@ -29,7 +29,15 @@ from policies.structures import (
     seeded,
     unlink,
 )
-from policies.tally import Tally, tally, tally_add, tally_first_free, tally_remove, tally_used, tally_wait
+from expert_residency.policies.tally import (
+    Tally,
+    tally,
+    tally_add,
+    tally_first_free,
+    tally_remove,
+    tally_used,
+    tally_wait,
+)
 
 LRU, LFU, BOTH = 1, 2, 0
 

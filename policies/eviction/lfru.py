@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
-from policies.structures import Links, first_free, links, push_before, push_by_stamp, unlink
+from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
+from expert_residency.policies.structures import Links, first_free, links, push_before, push_by_stamp, unlink
 
 
 class LfruState(NamedTuple):

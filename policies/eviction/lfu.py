@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from policies.heaps import (
+from expert_residency.policies.heaps import (
     Heap,
     decayed_growth,
     decayed_step,
@@ -26,8 +26,25 @@ from policies.heaps import (
     heap_push,
     heap_remove,
 )
-from policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, PolicyError, Pool
-from policies.tally import Tally, tally, tally_add, tally_first_free, tally_remove, tally_used, tally_wait
+from expert_residency.policies.protocol import (
+    Allocator,
+    Event,
+    EvictionPolicy,
+    Floats,
+    Future,
+    Ints,
+    PolicyError,
+    Pool,
+)
+from expert_residency.policies.tally import (
+    Tally,
+    tally,
+    tally_add,
+    tally_first_free,
+    tally_remove,
+    tally_used,
+    tally_wait,
+)
 
 
 class LfuState(NamedTuple):

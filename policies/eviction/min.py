@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from policies.eviction.belady import Belady, BeladyState
-from policies.heaps import heap_first_free
+from expert_residency.policies.eviction.belady import Belady, BeladyState
+from expert_residency.policies.heaps import heap_first_free
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
-from policies.structures import Packed, draw, packed, packed_add, packed_remove, seeded
+from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
+from expert_residency.policies.structures import Packed, draw, packed, packed_add, packed_remove, seeded
 
 TRIES = 64
 

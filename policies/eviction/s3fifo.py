@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
-from policies.structures import Links, drop_front, links, move_to_back, push_back, unlink
+from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
+from expert_residency.policies.structures import Links, drop_front, links, move_to_back, push_back, unlink
 
 SMALL, MAIN, GHOST = 0, 1, 2
 

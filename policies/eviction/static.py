@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from policies.protocol import Allocator, Event, EvictionPolicy, Future, Pool
+from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Future, Pool
 
 
 @dataclass(frozen=True)

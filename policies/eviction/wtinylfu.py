@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
-from policies.structures import Links, first_free, front, links, move_to_back, push_back, unlink
+from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
+from expert_residency.policies.structures import Links, first_free, front, links, move_to_back, push_back, unlink
 
 WINDOW, PROBATION, PROTECTED = 0, 1, 2
 MOST = 15

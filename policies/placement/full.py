@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from policies.protocol import Future, PlacementPolicy, Pool
+from expert_residency.policies.protocol import Future, PlacementPolicy, Pool
 
 
 @dataclass(frozen=True)

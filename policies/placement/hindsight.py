@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from policies.protocol import Future, PlacementPolicy, Pool, require_future
+from expert_residency.policies.protocol import Future, PlacementPolicy, Pool, require_future
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from policies.protocol import Future, PlacementPolicy, PolicyError, Pool
+from expert_residency.policies.protocol import Future, PlacementPolicy, PolicyError, Pool
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from io import StringIO
 from pathlib import Path
 from typing import ClassVar
 
-from policies.protocol import Future, PlacementPolicy, PolicyError, Pool
+from expert_residency.policies.protocol import Future, PlacementPolicy, PolicyError, Pool
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from policies.protocol import Future, PlacementPolicy, PolicyError, Pool
+from expert_residency.policies.protocol import Future, PlacementPolicy, PolicyError, Pool
 
 MAGIC, VERSION = b"STRP", 1
 _HEAD = struct.Struct("<4s5I")

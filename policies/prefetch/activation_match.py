@@ -17,7 +17,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from policies.protocol import Allocator, Event, Floats, Future, Ints, PolicyError, Pool, PrefetchPolicy
+from expert_residency.policies.protocol import (
+    Allocator,
+    Event,
+    Floats,
+    Future,
+    Ints,
+    PolicyError,
+    Pool,
+    PrefetchPolicy,
+)
 
 
 class ActivationMatchState(NamedTuple):

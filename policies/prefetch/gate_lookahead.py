@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from policies.protocol import Allocator, Event, Future, Ints, PolicyError, Pool, PrefetchPolicy
+from expert_residency.policies.protocol import Allocator, Event, Future, Ints, PolicyError, Pool, PrefetchPolicy
 
 
 class GateLookaheadState(NamedTuple):

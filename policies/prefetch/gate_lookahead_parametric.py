@@ -15,8 +15,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from policies.prefetch.noisy_oracle import NoisyOracleState, check_share, propose_noisy, start_noisy
-from policies.protocol import Allocator, Event, Future, Ints, PolicyError, Pool, PrefetchPolicy, require_future
+from expert_residency.policies.prefetch.noisy_oracle import (
+    NoisyOracleState,
+    check_share,
+    propose_noisy,
+    start_noisy,
+)
+from expert_residency.policies.protocol import (
+    Allocator,
+    Event,
+    Future,
+    Ints,
+    PolicyError,
+    Pool,
+    PrefetchPolicy,
+    require_future,
+)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from policies.protocol import Allocator, Event, Future, Ints, PolicyError, Pool, PrefetchPolicy, require_future
+from expert_residency.policies.protocol import (
+    Allocator,
+    Event,
+    Future,
+    Ints,
+    PolicyError,
+    Pool,
+    PrefetchPolicy,
+    require_future,
+)
 
 MODULUS = 2147483647
 SEED_MULTIPLIER = 16807

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from policies.protocol import Allocator, Event, Future, Ints, Pool, PrefetchPolicy
+from expert_residency.policies.protocol import Allocator, Event, Future, Ints, Pool, PrefetchPolicy
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from policies.protocol import Allocator, Event, Future, Ints, PolicyError, Pool, PrefetchPolicy, require_future
+from expert_residency.policies.protocol import (
+    Allocator,
+    Event,
+    Future,
+    Ints,
+    PolicyError,
+    Pool,
+    PrefetchPolicy,
+    require_future,
+)
 
 
 class OracleState(NamedTuple):

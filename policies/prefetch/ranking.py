@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from policies.protocol import Ints
+from expert_residency.policies.protocol import Ints
 
 
 def best_of_layer(

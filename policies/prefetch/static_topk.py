@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from policies.prefetch.ranking import best_of_layer
-from policies.protocol import Allocator, Event, Future, Ints, Pool, PrefetchPolicy
+from expert_residency.policies.prefetch.ranking import best_of_layer
+from expert_residency.policies.protocol import Allocator, Event, Future, Ints, Pool, PrefetchPolicy
 
 
 class StaticTopkState(NamedTuple):

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hwmodels.profile import HardwareProfile
-from hwmodels.registry import load_profile
-from policies.placement.matched import Matched
-from sim.pool import Capacity, make_future, make_pool
-from sim.result import RunResult
-from sim.run import RunSpec, simulate
-from traces import ModelGeometry, RoutingTrace, load_model
-from traces.synthetic import generate, load_style
+from expert_residency.hwmodels.profile import HardwareProfile
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.policies.placement.matched import Matched
+from expert_residency.sim.pool import Capacity, make_future, make_pool
+from expert_residency.sim.result import RunResult
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.traces import ModelGeometry, RoutingTrace, load_model
+from expert_residency.traces.synthetic import generate, load_style
 
 SLOTS = 4866
 MODEL, STYLE, MACHINE, ENGINE = "qwen3.8-flash-next/IQ2_XS", "qwen3.8-flash-next", "rtx-5070", "strata-reference"

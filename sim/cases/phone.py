@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from hwmodels.profile import HardwareProfile
-from hwmodels.registry import load_profile
-from sim.errors import SimError
-from sim.fitting import search
-from sim.pool import Capacity
-from sim.run import RunSpec, simulate
-from traces import RoutingTrace
+from expert_residency.hwmodels.profile import HardwareProfile
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.fitting import search
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.traces import RoutingTrace
 
 MACHINE, ENGINE = "bigmoe-phone", "bigmoe-edge"
 MIB = 1 << 20

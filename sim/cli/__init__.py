@@ -23,7 +23,7 @@ app = typer.Typer(
 
 def _register() -> None:
     """Each module adds its command to `app` when imported."""
-    from sim.cli import (  # noqa: F401
+    from expert_residency.sim.cli import (  # noqa: F401
         calibrate,
         curve,
         demo,
@@ -47,7 +47,7 @@ def _register() -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Entry point of `residency`."""
-    from traces.errors import TraceError
+    from expert_residency.traces.errors import TraceError
 
     _register()
     try:
@@ -55,7 +55,7 @@ def main(args: list[str] | None = None) -> None:
     except TraceError as error:
         _fail(error)
     except ValueError as error:
-        if type(error).__module__.split(".")[0] not in ("sim", "policies", "hwmodels", "traces"):
+        if not type(error).__module__.startswith("expert_residency."):
             raise
         _fail(error)
     except KeyboardInterrupt:

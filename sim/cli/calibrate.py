@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from sim.aside import write_text
-from sim.cli import app
-from sim.cli.common import FormatOpt, ModelOpt, writable, write_json
+from expert_residency.sim.aside import write_text
+from expert_residency.sim.cli import app
+from expert_residency.sim.cli.common import FormatOpt, ModelOpt, writable, write_json
 
 
 @app.command()
@@ -39,15 +39,15 @@ def calibrate(
     """
     from rich.console import Console
 
-    from hwmodels.errors import HardwareError
-    from hwmodels.registry import load_profile
-    from sim.cli.common import open_trace
-    from sim.live.schedule import sizes_of
+    from expert_residency.hwmodels.errors import HardwareError
+    from expert_residency.hwmodels.registry import load_profile
+    from expert_residency.sim.cli.common import open_trace
+    from expert_residency.sim.live.schedule import sizes_of
 
     try:
         import numba  # noqa: F401
 
-        from hwmodels.calibrate import calibrate as measure
+        from expert_residency.hwmodels.calibrate import calibrate as measure
     except ImportError:
         raise HardwareError("calibrating needs numba: pip install 'expert-residency[live]'") from None
     if out.suffix != ".toml":

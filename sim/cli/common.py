@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.aside import check_output, check_picture, write_text
+from expert_residency.sim.aside import check_output, check_picture, write_text
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sim.pool import Capacity
-    from traces import RoutingTrace
+    from expert_residency.sim.pool import Capacity
+    from expert_residency.traces import RoutingTrace
 
 
 def writable(path: Path | None) -> Path | None:
@@ -84,12 +84,12 @@ FILLED = "filled before the first look-up: may lie above the bounds, which start
 
 def open_trace(source: str, fmt: str | None, model: str | None) -> RoutingTrace:
     """Trace from a file or `bundled:NAME`; `model` replaces its byte sizes where the trace has its own."""
-    from sim.run import fit_geometry
-    from traces import load_model, read_trace
+    from expert_residency.sim.run import fit_geometry
+    from expert_residency.traces import load_model, read_trace
 
     geometry = load_model(model) if model else None
     if source.startswith("bundled:"):
-        from traces.bundled import load
+        from expert_residency.traces.bundled import load
 
         trace = load(source.removeprefix("bundled:"))
     else:
@@ -101,8 +101,8 @@ def open_trace(source: str, fmt: str | None, model: str | None) -> RoutingTrace:
 
 def parse_capacity(capacity: str | None, slots_per_layer: int | None, scope: str) -> Capacity:
     """Capacity from the two options, exactly one of which must be given."""
-    from hwmodels.units import parse_size
-    from sim.pool import Capacity
+    from expert_residency.hwmodels.units import parse_size
+    from expert_residency.sim.pool import Capacity
 
     scope, _, quotas = scope.partition(":")
     return Capacity(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.cli import app
-from sim.cli.common import (
+from expert_residency.sim.cli import app
+from expert_residency.sim.cli.common import (
     FILLED,
     SEES_FUTURE,
     FormatOpt,
@@ -27,7 +27,7 @@ from sim.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from sim.curve import Point
+    from expert_residency.sim.curve import Point
 
 BOUNDS = ("belady", "min")
 COLUMNS = 8
@@ -56,10 +56,10 @@ def curve(
     json: JsonOpt = None,
 ) -> None:
     """Hit rate against capacity for every policy, with the optimum."""
-    from policies import available, create, sees_future
-    from sim.curve import even_capacities, hit_curve
-    from sim.errors import SimError
-    from sim.steps import Steps
+    from expert_residency.policies import available, create, sees_future
+    from expert_residency.sim.curve import even_capacities, hit_curve
+    from expert_residency.sim.errors import SimError
+    from expert_residency.sim.steps import Steps
 
     asked = list(dict.fromkeys([*(eviction or available("eviction")), *BOUNDS]))
     for spec in asked:  # all names are checked before anything runs
@@ -126,10 +126,10 @@ def _draw(path: Path, curves: dict[str, list[Point]], phase: str, whole: int, ti
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        from sim.errors import SimError
+        from expert_residency.sim.errors import SimError
 
         raise SimError("plots need matplotlib: pip install 'expert-residency[plot]'") from None
-    from sim.aside import save_figure
+    from expert_residency.sim.aside import save_figure
 
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     axes: Any = figure.add_subplot()

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from sim.cli import app
-from sim.cli.common import JsonOpt, number, percent, show, table, write_json
+from expert_residency.sim.cli import app
+from expert_residency.sim.cli.common import JsonOpt, number, percent, show, table, write_json
 
 
 @app.command()
@@ -20,9 +20,9 @@ def demo(
     """Policies on three machines over a bundled synthetic trace and two recorded ones, ranked by time."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from hwmodels.registry import load_profile
-    from sim.demo import LOOK_AHEAD, SHOWN, SYNTHETIC, demo_specs, demo_trace, run_demo
-    from sim.score import binding_sentence
+    from expert_residency.hwmodels.registry import load_profile
+    from expert_residency.sim.demo import LOOK_AHEAD, SHOWN, SYNTHETIC, demo_specs, demo_trace, run_demo
+    from expert_residency.sim.score import binding_sentence
 
     specs = demo_specs(passes)
     with Progress(

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.cli import app
-from sim.cli.common import (
+from expert_residency.sim.cli import app
+from expert_residency.sim.cli.common import (
     FormatOpt,
     JsonOpt,
     ModelOpt,
@@ -31,7 +31,7 @@ def inspect(
     json: JsonOpt = None,
 ) -> None:
     """Geometry, passes, overlap, token cycle and working set of a trace."""
-    from traces import describe
+    from expert_residency.traces import describe
 
     recorded = open_trace(trace, fmt, model)
     found = describe(recorded)
@@ -47,7 +47,7 @@ def inspect(
 
 
 def _summary(found: dict[str, Any]) -> Any:
-    from hwmodels.units import format_bytes
+    from expert_residency.hwmodels.units import format_bytes
 
     shown = table(str(found["model"]), ["what", "value"], left=2)
     k = f"{found['k_min']}" if found["k_min"] == found["k_max"] else f"{found['k_min']} to {found['k_max']}"

@@ -6,8 +6,8 @@ from typing import Any
 
 import typer
 
-from sim.cli import app
-from sim.cli.common import JsonOpt, show, table, write_json
+from expert_residency.sim.cli import app
+from expert_residency.sim.cli.common import JsonOpt, show, table, write_json
 
 KINDS = ("policies", "hardware", "models", "formats", "engines", "traces")
 
@@ -18,7 +18,7 @@ def list_things(
     json: JsonOpt = None,
 ) -> None:
     """List policies, hardware profiles, models, trace formats, engine presets or bundled traces."""
-    from sim.errors import SimError
+    from expert_residency.sim.errors import SimError
 
     if what not in KINDS:
         raise SimError(f"unknown kind {what!r} (known: {', '.join(KINDS)})")
@@ -50,14 +50,14 @@ def _text(value: Any) -> str:
 
 
 def _policies() -> list[dict[str, Any]]:
-    from policies.registry import KINDS as POLICY_KINDS
-    from policies.registry import describe
+    from expert_residency.policies.registry import KINDS as POLICY_KINDS
+    from expert_residency.policies.registry import describe
 
     return [{"kind": kind} | row for kind in POLICY_KINDS for row in describe(kind)]
 
 
 def _hardware() -> list[dict[str, Any]]:
-    from hwmodels.registry import list_profiles, load_profile
+    from expert_residency.hwmodels.registry import list_profiles, load_profile
 
     rows = []
     for name in list_profiles():
@@ -76,7 +76,7 @@ def _hardware() -> list[dict[str, Any]]:
 
 
 def _models() -> list[dict[str, Any]]:
-    from traces import list_models, load_model
+    from expert_residency.traces import list_models, load_model
 
     rows = []
     for name, quants in list_models().items():
@@ -95,13 +95,13 @@ def _models() -> list[dict[str, Any]]:
 
 
 def _formats() -> list[dict[str, Any]]:
-    from traces import list_formats
+    from expert_residency.traces import list_formats
 
     return [{"name": name, "description": text} for name, text in list_formats().items()]
 
 
 def _engines() -> list[dict[str, Any]]:
-    from sim.preset import list_engines, load_engine
+    from expert_residency.sim.preset import list_engines, load_engine
 
     return [
         {"name": name, "miss": preset.miss, "summary": preset.summary, "source": preset.source}
@@ -111,7 +111,7 @@ def _engines() -> list[dict[str, Any]]:
 
 
 def _traces() -> list[dict[str, Any]]:
-    from traces.bundled import list_bundled, load
+    from expert_residency.traces.bundled import list_bundled, load
 
     rows = []
     for name in list_bundled():

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from sim.cli import app
-from sim.cli.common import (
+from expert_residency.sim.cli import app
+from expert_residency.sim.cli.common import (
     FormatOpt,
     JsonOpt,
     ModelOpt,
@@ -43,10 +43,10 @@ def window(
     json: JsonOpt = None,
 ) -> None:
     """Distinct experts of windows up to 64 tokens, and what a perfect look-ahead copies a token."""
-    from hwmodels.registry import load_profile
-    from policies.placement.strp import read_strp
-    from sim.errors import SimError
-    from sim.lookahead import lookahead_cost, window_unions
+    from expert_residency.hwmodels.registry import load_profile
+    from expert_residency.policies.placement.strp import read_strp
+    from expert_residency.sim.errors import SimError
+    from expert_residency.sim.lookahead import lookahead_cost, window_unions
 
     if slots is None and (horizon or link or profile or kept_only):
         raise SimError("--horizon, --link, --profile and --kept-only are about copies, which need --slots")
@@ -96,8 +96,8 @@ def placement(
     fmt: FormatOpt = None,
 ) -> None:
     """Write the experts that a range of tokens uses most, as a profile that the engine Strata can start with."""
-    from policies.placement.strp import StrpProfile, complete, write_strp
-    from sim.lookahead import hindsight_rank
+    from expert_residency.policies.placement.strp import StrpProfile, complete, write_strp
+    from expert_residency.sim.lookahead import hindsight_rank
 
     recorded = open_trace(trace, fmt, model)
     geometry = recorded.geometry

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sim.cli import app
-from sim.cli.common import (
+from expert_residency.sim.cli import app
+from expert_residency.sim.cli.common import (
     CapacityOpt,
     FormatOpt,
     JsonOpt,
@@ -28,7 +28,7 @@ from sim.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from sim.predictor import Study
+    from expert_residency.sim.predictor import Study
 
 RECALLS = "0.2,0.4,0.6,0.8,1"
 PRECISIONS = "0.1,0.25,0.5,0.75,1"
@@ -65,8 +65,8 @@ def predictor(
     """Sweep recall, precision and horizon of a noisy oracle, and find where prefetching stops paying."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from sim.predictor import study
-    from sim.run import RunSpec
+    from expert_residency.sim.predictor import study
+    from expert_residency.sim.run import RunSpec
 
     room = parse_capacity(capacity, slots_per_layer, scope)
     spec = RunSpec(
@@ -89,7 +89,7 @@ def predictor(
     if json is not None:
         write_json(json, found.to_dict())
     if plot is not None:
-        from sim.plots import draw_break_even
+        from expert_residency.sim.plots import draw_break_even
 
         draw_break_even(found, plot, f"{recorded.geometry.label} on {hardware}, {eviction}, miss {miss}")
     if not quiet:
@@ -100,7 +100,7 @@ def predictor(
 
 def _numbers(text: str, option: str) -> list[float]:
     """Comma-separated numbers."""
-    from sim.errors import SimError
+    from expert_residency.sim.errors import SimError
 
     try:
         found = [float(part) for part in text.split(",") if part.strip()]
@@ -113,7 +113,7 @@ def _numbers(text: str, option: str) -> list[float]:
 
 def _print(found: Study) -> None:
     """One table a horizon, the break-even line, and the predictors that exist."""
-    from sim.predictor import break_even
+    from expert_residency.sim.predictor import break_even
 
     line = break_even(found.grid)
     precisions = sorted({cell.precision for cell in found.grid})

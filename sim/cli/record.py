@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.cli import app
-from sim.cli.common import writable
+from expert_residency.sim.cli import app
+from expert_residency.sim.cli.common import writable
 
 
 @app.command()
@@ -27,7 +27,7 @@ def record(
     dtype: Annotated[str, typer.Option(help="Of the weights: auto, bfloat16, float16 or float32.")] = "auto",
 ) -> None:
     """Run a model on prompts and write which experts each token was routed to, with weights and look-ahead."""
-    from traces.errors import TraceError
+    from expert_residency.traces.errors import TraceError
 
     try:
         import torch
@@ -36,8 +36,8 @@ def record(
         raise TraceError(
             "recording needs torch and transformers: pip install 'expert-residency[record]'"
         ) from None
-    from traces.parquet import write_parquet
-    from traces.record import record as run
+    from expert_residency.traces.parquet import write_parquet
+    from expert_residency.traces.record import record as run
 
     if dtype not in ("auto", "bfloat16", "float16", "float32"):
         raise TraceError(f"unknown dtype {dtype!r} (known: auto, bfloat16, float16, float32)")
@@ -62,7 +62,7 @@ def record(
 
 
 def _read(path: Path) -> str:
-    from traces.errors import TraceError
+    from expert_residency.traces.errors import TraceError
 
     try:
         return path.read_text(encoding="utf-8")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.cli import app
-from sim.cli.common import (
+from expert_residency.sim.cli import app
+from expert_residency.sim.cli.common import (
     FILLED,
     SEES_FUTURE,
     CapacityOpt,
@@ -29,9 +29,9 @@ from sim.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from sim.counts import ReplayResult
-    from sim.pool import Capacity
-    from traces import RoutingTrace
+    from expert_residency.sim.counts import ReplayResult
+    from expert_residency.sim.pool import Capacity
+    from expert_residency.traces import RoutingTrace
 
 DEFAULT = ["lru", "fifo", "lfu", "lfru", "random", "static"]
 CAUSAL = ["lru", "fifo", "lfu", "lfru", "random"]
@@ -67,8 +67,8 @@ def replay(
     json: JsonOpt = None,
 ) -> None:
     """Count hits of eviction policies on a trace, beside the optimum and the compulsory-miss bound."""
-    from policies import create, sees_future
-    from sim.errors import SimError
+    from expert_residency.policies import create, sees_future
+    from expert_residency.sim.errors import SimError
 
     if oversize not in ("waves", "overflow"):
         raise SimError(f"unknown oversize rule {oversize!r} (known: waves, overflow)")
@@ -114,8 +114,8 @@ def _whole(
     recorded: RoutingTrace, asked: list[str], room: Capacity, admission: str, options: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, ReplayResult]]:
     """Facts of the trace, and one result a policy; the steps and what oracles know are made once."""
-    from sim.replay import compulsory_bound, matches_engine, replay
-    from sim.steps import Steps
+    from expert_residency.sim.replay import compulsory_bound, matches_engine, replay
+    from expert_residency.sim.steps import Steps
 
     steps = Steps.of(recorded, options["contract"])
     results = {
@@ -137,8 +137,8 @@ def _streamed(
     path: str, asked: list[str], room: Capacity, admission: str, options: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, ReplayResult]]:
     """The same of a trace that is read in parts."""
-    from sim.stream import replay_stream
-    from traces.stream import stream_geometry, stream_parquet
+    from expert_residency.sim.stream import replay_stream
+    from expert_residency.traces.stream import stream_geometry, stream_parquet
 
     first: list[RoutingTrace] = []
 
@@ -169,7 +169,7 @@ def _show(
     data: dict[str, Any], results: dict[str, ReplayResult], order: list[str], warmup: int, ahead: set[str]
 ) -> None:
     """The table; policies of `ahead` see the future."""
-    from hwmodels.units import format_bytes
+    from expert_residency.hwmodels.units import format_bytes
 
     one = next(iter(results.values()))
     names = [name for name in ("prefill", "decode", "verify") if name in one.phases]

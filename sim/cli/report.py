@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from sim.cli import app
-from sim.cli.common import writable
+from expert_residency.sim.cli import app
+from expert_residency.sim.cli.common import writable
 
 FolderArg = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a sweep, finished or not.")]
 OutOpt = Annotated[
@@ -22,7 +22,7 @@ PlotsOpt = Annotated[
 @app.command("report")
 def report_command(folder: FolderArg, out: OutOpt = Path("report.html"), plots: PlotsOpt = None) -> None:
     """One picture of a sweep: ranking, time by cause, capacity, hit rates, Pareto front, warnings, manifest."""
-    from sim.report import write_plots, write_report
+    from expert_residency.sim.report import write_plots, write_report
 
     path = write_report(folder, out)
     typer.echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB; open it in a browser")

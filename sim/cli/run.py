@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.cli import app
-from sim.cli.common import (
+from expert_residency.sim.cli import app
+from expert_residency.sim.cli.common import (
     CapacityOpt,
     FormatOpt,
     JsonOpt,
@@ -26,10 +26,10 @@ from sim.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from sim.arms import Arm
-    from sim.result import RunResult
-    from sim.run import RunSpec
-    from traces import RoutingTrace
+    from expert_residency.sim.arms import Arm
+    from expert_residency.sim.result import RunResult
+    from expert_residency.sim.run import RunSpec
+    from expert_residency.traces import RoutingTrace
 
 BOUND = "a policy sees the future: a bound, not a candidate"
 
@@ -102,11 +102,11 @@ def run(
     """Simulate one run in time: tokens per second, where the time goes, from where experts were served."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from hwmodels.units import parse_size
-    from sim.arms import load_arms
-    from sim.errors import SimError
-    from sim.run import simulate
-    from sim.scenario import build_scenario, open_scenario_trace
+    from expert_residency.hwmodels.units import parse_size
+    from expert_residency.sim.arms import load_arms
+    from expert_residency.sim.errors import SimError
+    from expert_residency.sim.run import simulate
+    from expert_residency.sim.scenario import build_scenario, open_scenario_trace
 
     if scenario is not None:
         if extra := given(context, "scenario", "ceiling", "simulator", "timeline", "json"):
@@ -143,7 +143,7 @@ def run(
         )  # fmt: skip
     lifted = []
     if ceiling:
-        from sim.ceiling import ceilings
+        from expert_residency.sim.ceiling import ceilings
 
         lifted = ceilings(recorded, chosen.spec)
     if json is not None:
@@ -153,7 +153,7 @@ def run(
             return
     _print(recorded, result)
     if lifted:
-        from sim.cli.score import print_ceilings
+        from expert_residency.sim.cli.score import print_ceilings
 
         print_ceilings(lifted)
     if timeline is not None:
@@ -163,15 +163,15 @@ def run(
 
 
 def _ahead(spec: RunSpec) -> bool:
-    from policies import sees_future
+    from expert_residency.policies import sees_future
 
     return sees_future(spec.eviction, spec.prefetch, spec.placement, spec.capacity.quotas)
 
 
 def _run_arms(arms: tuple[Arm, ...], json: Path | None, simulator: str) -> None:
     """Run a scenario of several arms and print one line each."""
-    from sim.arms import run_arms
-    from sim.result import CAUSES
+    from expert_residency.sim.arms import run_arms
+    from expert_residency.sim.result import CAUSES
 
     quiet = str(json) == "-"
     found = run_arms(
@@ -212,7 +212,7 @@ def _run_arms(arms: tuple[Arm, ...], json: Path | None, simulator: str) -> None:
 
 def _print(trace: RoutingTrace, result: RunResult) -> None:
     """Three small tables."""
-    from hwmodels.units import format_bytes
+    from expert_residency.hwmodels.units import format_bytes
 
     spec = result.manifest["spec"]
     shown = table(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwmodels.units import GIB, MIB
-from sim.cli import app
-from sim.cli.common import (
+from expert_residency.hwmodels.units import GIB, MIB
+from expert_residency.sim.cli import app
+from expert_residency.sim.cli.common import (
     SEES_FUTURE,
     FormatOpt,
     JsonOpt,
@@ -25,8 +25,8 @@ from sim.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from sim.ceiling import Ceiling
-    from sim.score import Run, Score
+    from expert_residency.sim.ceiling import Ceiling
+    from expert_residency.sim.score import Run, Score
 
 
 @app.command()
@@ -44,9 +44,9 @@ def score(
     json: JsonOpt = None,
 ) -> None:
     """Rank runs by time, with the share of the possible gain that each takes, and what binds it."""
-    from sim.bounds import assess
-    from sim.errors import SimError
-    from sim.score import score as score_runs
+    from expert_residency.sim.bounds import assess
+    from expert_residency.sim.errors import SimError
+    from expert_residency.sim.score import score as score_runs
 
     if trace is None and (model or passes or fmt):
         raise SimError("--model, --passes and --format say how to read the runs' trace: give it with --trace")
@@ -76,13 +76,13 @@ def _runs(path: Path) -> list[Run]:
     SimError
         If nothing is there, or it is not a result.
     """
-    from sim.errors import SimError
-    from sim.score import Run
+    from expert_residency.sim.errors import SimError
+    from expert_residency.sim.score import Run
 
     if path.is_dir():
         files = sorted(path.glob("*.json"))
         if not files or (path / "cells").is_dir():
-            from sim.sweep.dataset import read_dataset
+            from expert_residency.sim.sweep.dataset import read_dataset
 
             rows: list[dict[str, Any]] = read_dataset(path).to_dict("records")  # type: ignore[assignment]
             return [Run.of_row(row, f"{path} cell {row['cell']}") for row in rows if row["status"] == "ok"]
@@ -179,9 +179,9 @@ def _megabytes(nbytes: int | None) -> str:
 
 def print_ceilings(found: list[Ceiling]) -> None:
     """Table of a run with each limit lifted in turn, and which one binds."""
-    from sim.bounds import time_ns
-    from sim.ceiling import binding_limit
-    from sim.score import binding_sentence
+    from expert_residency.sim.bounds import time_ns
+    from expert_residency.sim.ceiling import binding_limit
+    from expert_residency.sim.score import binding_sentence
 
     shown = table("how fast could it be: one limit lifted at a time", ["lifted", "tokens/s", "gain"])
     shown.add_column("then what binds is")

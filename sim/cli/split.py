@@ -8,12 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.cli import app
-from sim.cli.common import FormatOpt, JsonOpt, number, open_trace, percent, picture, show, table, warn, write_json
+from expert_residency.sim.cli import app
+from expert_residency.sim.cli.common import (
+    FormatOpt,
+    JsonOpt,
+    number,
+    open_trace,
+    percent,
+    picture,
+    show,
+    table,
+    warn,
+    write_json,
+)
 
 if TYPE_CHECKING:
-    from sim.split.study import Answer, Study
-    from traces import RoutingTrace
+    from expert_residency.sim.split.study import Answer, Study
+    from expert_residency.traces import RoutingTrace
 
 BUNDLED = {"qwen3.8-flash-next": "flash-next-synthetic"}
 STYLE_OF = {"qwen3.8-flash-next-coder": "qwen3.8-flash-next"}
@@ -95,15 +106,15 @@ def split(
     json: JsonOpt = None,
 ) -> None:
     """Place a model on 1 to 4 cards and host memory: what fits, RAM needed, tokens/s, the best split and why."""
-    from hwmodels.registry import load_profile
-    from hwmodels.units import parse_size
-    from sim.errors import SimError
-    from sim.preset import load_engine
-    from sim.split import report
-    from sim.split.compare import forced, gain_sentence, speed_matters
-    from sim.split.memory import HOST_MODES
-    from sim.split.study import Question, sets_of_cards, study
-    from traces.windows import compose_windows
+    from expert_residency.hwmodels.registry import load_profile
+    from expert_residency.hwmodels.units import parse_size
+    from expert_residency.sim.errors import SimError
+    from expert_residency.sim.preset import load_engine
+    from expert_residency.sim.split import report
+    from expert_residency.sim.split.compare import forced, gain_sentence, speed_matters
+    from expert_residency.sim.split.memory import HOST_MODES
+    from expert_residency.sim.split.study import Question, sets_of_cards, study
+    from expert_residency.traces.windows import compose_windows
 
     for mode in host or []:
         if mode not in HOST_MODES:
@@ -169,7 +180,7 @@ def split(
 
 def _count(text: str | None) -> tuple[int | None, int | None]:
     """(least, most) of `2` or `1..3`."""
-    from sim.errors import SimError
+    from expert_residency.sim.errors import SimError
 
     if text is None:
         return None, None
@@ -181,7 +192,7 @@ def _count(text: str | None) -> tuple[int | None, int | None]:
 
 def _quants(model: str, asked: list[str] | None) -> tuple[str, tuple[str | None, ...]]:
     """Model name, and the quantizations to plan: those asked for, or all of a packaged model."""
-    from traces import list_models
+    from expert_residency.traces import list_models
 
     name, _, tail = model.partition("/") if not model.endswith(".toml") else (model, "", "")
     if asked or tail:
@@ -191,9 +202,9 @@ def _quants(model: str, asked: list[str] | None) -> tuple[str, tuple[str | None,
 
 def _trace(source: str | None, fmt: str | None, model: str, quant: str | None) -> RoutingTrace:
     """The trace asked for, or a synthetic one of the model's shape."""
-    from traces import load_model
-    from traces.bundled import list_bundled
-    from traces.synthetic import generate, list_styles, load_style
+    from expert_residency.traces import load_model
+    from expert_residency.traces.bundled import list_bundled
+    from expert_residency.traces.synthetic import generate, list_styles, load_style
 
     geometry = load_model(model, quant)
     if source is not None:
@@ -206,8 +217,8 @@ def _trace(source: str | None, fmt: str | None, model: str, quant: str | None) -
 
 
 def _show(found: Study, trace: RoutingTrace) -> None:
-    from sim.split import report
-    from sim.split.compare import gain_sentence, room_sentence, speed_matters
+    from expert_residency.sim.split import report
+    from expert_residency.sim.split.compare import gain_sentence, room_sentence, speed_matters
 
     question, best = found.question, found.best
     out = table(
@@ -249,9 +260,9 @@ def _show(found: Study, trace: RoutingTrace) -> None:
 
 
 def _show_best(found: Study, best: Answer) -> None:
-    from sim.split import report
-    from sim.split.compare import fill_seconds
-    from sim.split.rules import write_rules
+    from expert_residency.sim.split import report
+    from expert_residency.sim.split.compare import fill_seconds
+    from expert_residency.sim.split.rules import write_rules
 
     placement = best.placement
     assert placement is not None
@@ -290,15 +301,15 @@ def _rules(
     question: Any, trace: RoutingTrace, profiles: Any, overrides: list[str], n_cpu_moe: int, layers: str | None,
     json: Path | None,
 ) -> None:  # fmt: skip
-    from sim.errors import SimError
-    from sim.preset import load_engine
-    from sim.split.cards import Card, HostSide
-    from sim.split.curve import HitCurve
-    from sim.split.memory import needs_of
-    from sim.split.placement import Problem
-    from sim.split.report import in_gb
-    from sim.split.rules import parse_rules, report
-    from traces import load_model
+    from expert_residency.sim.errors import SimError
+    from expert_residency.sim.preset import load_engine
+    from expert_residency.sim.split.cards import Card, HostSide
+    from expert_residency.sim.split.curve import HitCurve
+    from expert_residency.sim.split.memory import needs_of
+    from expert_residency.sim.split.placement import Problem
+    from expert_residency.sim.split.report import in_gb
+    from expert_residency.sim.split.rules import parse_rules, report
+    from expert_residency.traces import load_model
 
     geometry = load_model(question.model, question.quants[0])
     names = question.cards[0]

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.cli import app
-from sim.cli.common import SimulatorOpt, dump_json, given, number, percent, show, table
-from sim.cli.progress import Bar
+from expert_residency.sim.cli import app
+from expert_residency.sim.cli.common import SimulatorOpt, dump_json, given, number, percent, show, table
+from expert_residency.sim.cli.progress import Bar
 
 if TYPE_CHECKING:
-    from sim.sweep import SweepResult
+    from expert_residency.sim.sweep import SweepResult
 
 FileArg = Annotated[
     Path | None, typer.Argument(metavar="[SWEEP.toml]", help="Sweep file; or give --trace for the built-in sweep.")
@@ -70,8 +70,8 @@ def sweep_command(
 
     With a sweep file, or with --trace for a built-in sweep, whose file is left in DIR/sweep.toml to be changed.
     """
-    from sim.errors import SimError
-    from sim.sweep import SweepError, sweep
+    from expert_residency.sim.errors import SimError
+    from expert_residency.sim.sweep import SweepError, sweep
 
     if (file is None) == (trace is None):
         raise SimError(
@@ -80,7 +80,7 @@ def sweep_command(
     if retry_failed and not resume:
         raise SimError("--retry-failed goes with --resume")
     if trace is not None:
-        from sim.sweep.default import default_sweep
+        from expert_residency.sim.sweep.default import default_sweep
 
         text = default_sweep(
             trace, format=fmt, model=model, hardware=hardware or (), capacity=capacity or (),
@@ -111,8 +111,8 @@ def sweep_command(
 
 def _keep(out: Path, text: str, *, resume: bool) -> Path:
     """Write the built-in sweep to DIR/sweep.toml; with `resume` one that is there already must say the same."""
-    from sim.errors import SimError
-    from sim.sweep.plan import PLAN
+    from expert_residency.sim.errors import SimError
+    from expert_residency.sim.sweep.plan import PLAN
 
     path = out / "sweep.toml"
     if (out / PLAN).exists():  # a sweep that was refused leaves no plan, and its file is written anew
@@ -132,7 +132,7 @@ def _keep(out: Path, text: str, *, resume: bool) -> Path:
 
 def _summary(result: SweepResult) -> dict[str, Any]:
     counts = result.frame["status"].value_counts().to_dict()
-    from sim.report.data import varying
+    from expert_residency.sim.report.data import varying
 
     columns = ["cell", "trace", "hardware", "capacity_bytes", "eviction", "prefetch", "miss", "tokens_per_s",
                "ms_per_token", "hit_rate", "vram_bytes"]  # fmt: skip
@@ -148,7 +148,7 @@ def _summary(result: SweepResult) -> dict[str, Any]:
 
 
 def _print(result: SweepResult) -> None:
-    from sim.report.data import chosen, varying
+    from expert_residency.sim.report.data import chosen, varying
 
     frame = result.frame
     real = result.best(len(frame))

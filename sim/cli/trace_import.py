@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from sim.cli import app
-from sim.cli.common import FormatOpt, ModelOpt, writable
+from expert_residency.sim.cli import app
+from expert_residency.sim.cli.common import FormatOpt, ModelOpt, writable
 
 
 def parquet(path: Path) -> Path:
     """Callback: a file that can be written and says what it holds."""
-    from sim.errors import SimError
+    from expert_residency.sim.errors import SimError
 
     writable(path)
     if path.suffix != ".parquet":
@@ -29,7 +29,7 @@ def import_trace(
     model: ModelOpt = None,
 ) -> None:
     """Convert a trace to Parquet, checking all of it."""
-    from traces.inspect import convert
+    from expert_residency.traces.inspect import convert
 
     trace = convert(source, out, format=fmt, model=model)
     typer.echo(

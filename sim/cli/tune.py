@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from sim.cli import app
-from sim.cli.common import number, percent, show, table
-from sim.cli.progress import Bar
+from expert_residency.sim.cli import app
+from expert_residency.sim.cli.common import number, percent, show, table
+from expert_residency.sim.cli.progress import Bar
 
 FileArg = Annotated[Path, typer.Argument(metavar="TUNE.toml", help="Choices with {parameters}, and their ranges.")]
 OutOpt = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the results, like a sweep's.")]
@@ -20,7 +20,7 @@ ResumeOpt = Annotated[bool, typer.Option("--resume", help="Go on with what DIR h
 @app.command("tune")
 def tune_command(file: FileArg, out: OutOpt, trials: TrialsOpt = 50, resume: ResumeOpt = False) -> None:
     """Search for policy parameters with optuna: fewest ms a token, or the front of ms against VRAM."""
-    from sim.tune import tune
+    from expert_residency.sim.tune import tune
 
     try:
         with Bar("trials") as bar:

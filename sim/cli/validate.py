@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sim.cli import app
-from sim.cli.common import JsonOpt, number, percent, picture, show, table, write_json
+from expert_residency.sim.cli import app
+from expert_residency.sim.cli.common import JsonOpt, number, percent, picture, show, table, write_json
 
 if TYPE_CHECKING:
-    from sim.validate import Bounds, Case, Summary
+    from expert_residency.sim.validate import Bounds, Case, Summary
 
 
 @app.command()
@@ -43,8 +43,8 @@ def validate(
     every: Annotated[bool, typer.Option("--cases/--no-cases", help="Print each case too.")] = True,
 ) -> None:
     """Set predictions beside what engines measured: every case, and median and worst error of each group."""
-    from sim.errors import SimError
-    from sim.validate import (
+    from expert_residency.sim.errors import SimError
+    from expert_residency.sim.validate import (
         SECTIONS,
         exact_cases,
         live_cases,
@@ -89,7 +89,7 @@ def validate(
             },
         )
     if plot is not None:
-        from sim.plots import draw_validation
+        from expert_residency.sim.plots import draw_validation
 
         draw_validation([case for case in cases if case.group != "exact"], plot)
     if str(json) != "-":

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from sim.cli import app
-from sim.cli.common import JsonOpt, number, show, table, write_json
+from expert_residency.sim.cli import app
+from expert_residency.sim.cli.common import JsonOpt, number, show, table, write_json
 
 
 @app.command()
@@ -28,14 +28,14 @@ def vram(
     json: JsonOpt = None,
 ) -> None:
     """Expert slots that a card has left beside model and context, and what the host has for experts and pages."""
-    from hwmodels.errors import HardwareError
-    from hwmodels.registry import load_profile
-    from hwmodels.units import GIB, MIB, parse_size
-    from hwmodels.vram import slot_bytes
-    from sim.errors import MisfitError
-    from sim.host import plan_host
-    from sim.vram import card_budget, ram_budget
-    from traces import load_model
+    from expert_residency.hwmodels.errors import HardwareError
+    from expert_residency.hwmodels.registry import load_profile
+    from expert_residency.hwmodels.units import GIB, MIB, parse_size
+    from expert_residency.hwmodels.vram import slot_bytes
+    from expert_residency.sim.errors import MisfitError
+    from expert_residency.sim.host import plan_host
+    from expert_residency.sim.vram import card_budget, ram_budget
+    from expert_residency.traces import load_model
 
     geometry, profile = load_model(model), load_profile(hardware)
     budget = card_budget(

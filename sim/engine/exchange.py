@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from policies.protocol import NEVER
-from sim.channels import ADAPT, Batch
-from sim.engine.slots import Slots
-from sim.engine.transfers import Transfers
+from expert_residency.policies.protocol import NEVER
+from expert_residency.sim.channels import ADAPT, Batch
+from expert_residency.sim.engine.slots import Slots
+from expert_residency.sim.engine.transfers import Transfers
 
 
 class Exchange:

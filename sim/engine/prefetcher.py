@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from policies.protocol import Event, Lists, PrefetchPolicy
-from sim.channels import PREFETCH, Batch
-from sim.channels.copy_engine import CANCELLED, COPYING, DONE
-from sim.engine.slots import Slots
-from sim.engine.transfers import Transfers
-from sim.insertion import Insertion
+from expert_residency.policies.protocol import Event, Lists, PrefetchPolicy
+from expert_residency.sim.channels import PREFETCH, Batch
+from expert_residency.sim.channels.copy_engine import CANCELLED, COPYING, DONE
+from expert_residency.sim.engine.slots import Slots
+from expert_residency.sim.engine.transfers import Transfers
+from expert_residency.sim.insertion import Insertion
 
 
 class Prefetcher:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from policies.protocol import NEVER
-from sim.channels import PREFETCH, Batch
-from sim.pool import CachePool
-from sim.result import PrefetchStats
+from expert_residency.policies.protocol import NEVER
+from expert_residency.sim.channels import PREFETCH, Batch
+from expert_residency.sim.pool import CachePool
+from expert_residency.sim.result import PrefetchStats
 
 
 class Slots:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any
 
-from hwmodels.profile import Disk as DiskProfile
-from policies.protocol import NEVER
-from sim.channels import ADAPT, DEMAND, Batch, CopyEngine, CpuPool, Disk, SharedNet
-from sim.host import DISK, PINNED, Host, HostPlan
-from sim.machine import Machine
-from sim.page_cache import PageCache
-from sim.timeline import Timeline
+from expert_residency.hwmodels.profile import Disk as DiskProfile
+from expert_residency.policies.protocol import NEVER
+from expert_residency.sim.channels import ADAPT, DEMAND, Batch, CopyEngine, CpuPool, Disk, SharedNet
+from expert_residency.sim.host import DISK, PINNED, Host, HostPlan
+from expert_residency.sim.machine import Machine
+from expert_residency.sim.page_cache import PageCache
+from expert_residency.sim.timeline import Timeline
 
 DRAM_SERVER, DISK_SERVER = 0, 1
 

@@ -20,20 +20,27 @@ from typing import Any
 import numpy as np
 import simpy
 
-from policies.protocol import AdmissionPolicy, Event, EvictionPolicy, Future, Lists, PrefetchPolicy
-from sim.costs import Costs
-from sim.engine.decisions import Decisions, Wait
-from sim.engine.exchange import Exchange
-from sim.engine.prefetcher import Prefetcher
-from sim.engine.slots import Slots
-from sim.engine.transfers import Transfers
-from sim.host import HostPlan
-from sim.insertion import Insertion
-from sim.machine import Machine
-from sim.page_cache import PageCache
-from sim.pool import CachePool
-from sim.preset import EnginePreset
-from sim.result import (
+from expert_residency.policies.protocol import (
+    AdmissionPolicy,
+    Event,
+    EvictionPolicy,
+    Future,
+    Lists,
+    PrefetchPolicy,
+)
+from expert_residency.sim.costs import Costs
+from expert_residency.sim.engine.decisions import Decisions, Wait
+from expert_residency.sim.engine.exchange import Exchange
+from expert_residency.sim.engine.prefetcher import Prefetcher
+from expert_residency.sim.engine.slots import Slots
+from expert_residency.sim.engine.transfers import Transfers
+from expert_residency.sim.host import HostPlan
+from expert_residency.sim.insertion import Insertion
+from expert_residency.sim.machine import Machine
+from expert_residency.sim.page_cache import PageCache
+from expert_residency.sim.pool import CachePool
+from expert_residency.sim.preset import EnginePreset
+from expert_residency.sim.result import (
     ADAPT_WAIT,
     CAUSES,
     CPU_WAIT,
@@ -47,8 +54,8 @@ from sim.result import (
     SYNC,
     RunResult,
 )
-from sim.timeline import Timeline
-from traces import Phase, RoutingTrace
+from expert_residency.sim.timeline import Timeline
+from expert_residency.traces import Phase, RoutingTrace
 
 PREFILL, VERIFY = int(Phase.PREFILL), int(Phase.VERIFY)
 Steps = Generator[Any, Any, None]

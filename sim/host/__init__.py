@@ -1,8 +1,18 @@
 """Where experts lie on the host: the ways to hold them (`tiers`), what each decides (`plan`), a run (`live`)."""
 
-from sim.host.live import Host
-from sim.host.plan import DISK, PAGE_CACHE, PAGEABLE, PINNED, SOURCES, START_STATES, HostMode, HostPlan, StartState
-from sim.host.tiers import HOST_MODES, parse_host, plan_host
+from expert_residency.sim.host.live import Host
+from expert_residency.sim.host.plan import (
+    DISK,
+    PAGE_CACHE,
+    PAGEABLE,
+    PINNED,
+    SOURCES,
+    START_STATES,
+    HostMode,
+    HostPlan,
+    StartState,
+)
+from expert_residency.sim.host.tiers import HOST_MODES, parse_host, plan_host
 
 __all__ = [
     "DISK",

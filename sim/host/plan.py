@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from hwmodels.profile import ExpertSource
+from expert_residency.hwmodels.profile import ExpertSource
 
 PINNED, PAGEABLE, PAGE_CACHE, DISK = 0, 1, 2, 3
 """Where an expert is. PAGE_CACHE in a plan means "in the file": the cache's state decides between it and DISK."""

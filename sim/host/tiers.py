@@ -26,11 +26,11 @@ import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from hwmodels.profile import HardwareProfile
-from hwmodels.units import GIB
-from sim.errors import MisfitError, SimError
-from sim.host.plan import BLOBS, GGUF, PAGE_CACHE, PAGEABLE, PINNED, SOURCES, HostPlan
-from traces import ModelGeometry
+from expert_residency.hwmodels.profile import HardwareProfile
+from expert_residency.hwmodels.units import GIB
+from expert_residency.sim.errors import MisfitError, SimError
+from expert_residency.sim.host.plan import BLOBS, GGUF, PAGE_CACHE, PAGEABLE, PINNED, SOURCES, HostPlan
+from expert_residency.traces import ModelGeometry
 
 SLICES = 3
 """Gate, up and down lie apart in a model file."""

@@ -6,6 +6,6 @@ that `state` lays out in memory and `views` lets compiled code see. Nothing here
 wanted.
 """
 
-from sim.kernel.choice import SIMULATORS, choose, choose_timed, refusal
+from expert_residency.sim.kernel.choice import SIMULATORS, choose, choose_timed, refusal
 
 __all__ = ["SIMULATORS", "choose", "choose_timed", "refusal"]

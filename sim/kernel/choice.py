@@ -9,9 +9,9 @@ import importlib.util
 from pathlib import Path
 from typing import Literal
 
-from policies.protocol import Policy
-from sim.errors import SimError
-from sim.kernel.link import cache_folder
+from expert_residency.policies.protocol import Policy
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.kernel.link import cache_folder
 
 Simulator = Literal["auto", "reference", "kernel"]
 SIMULATORS: tuple[Simulator, ...] = ("auto", "reference", "kernel")

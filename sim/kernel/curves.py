@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sim.kernel import stack
-from sim.kernel.link import compile_loop
-from sim.kernel.loop import N_PHASES
-from sim.kernel.replay import StepArrays
-from sim.kernel.state import Flat, Recorder, state_function
+from expert_residency.sim.kernel import stack
+from expert_residency.sim.kernel.link import compile_loop
+from expert_residency.sim.kernel.loop import N_PHASES
+from expert_residency.sim.kernel.replay import StepArrays
+from expert_residency.sim.kernel.state import Flat, Recorder, state_function
 
 
 @dataclass(frozen=True)

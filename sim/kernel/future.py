@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from policies.protocol import NEVER, Future, Ints
-from sim.kernel.link import compile_loop
-from sim.kernel.replay import StepArrays
-from sim.kernel.state import Flat, Recorder, state_function
-from sim.pool import link_uses
+from expert_residency.policies.protocol import NEVER, Future, Ints
+from expert_residency.sim.kernel.link import compile_loop
+from expert_residency.sim.kernel.replay import StepArrays
+from expert_residency.sim.kernel.state import Flat, Recorder, state_function
+from expert_residency.sim.pool import link_uses
 
 if TYPE_CHECKING:
-    from sim.kernel.seam import job_state
+    from expert_residency.sim.kernel.seam import job_state
 
 
 class Uses(NamedTuple):

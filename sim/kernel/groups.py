@@ -20,8 +20,8 @@ from numba.core import cgutils, types
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import intrinsic, lower_getattr_generic, models, register_model
 
-from sim.errors import CompileError
-from sim.kernel.views import WORD, View, prefetch
+from expert_residency.sim.errors import CompileError
+from expert_residency.sim.kernel.views import WORD, View, prefetch
 
 Spec = tuple[str, tuple[tuple[str, int, Any], ...]]
 """Name of a group, and of each field its name, its place in words, and what stands there."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from policies.protocol import Event, Ints
+from expert_residency.policies.protocol import Event, Ints
 
 if TYPE_CHECKING:
-    from sim.kernel.seam import (
+    from expert_residency.sim.kernel.seam import (
         admit_accepts,
         admit_learn,
         admit_pass_done,

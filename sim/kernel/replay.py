@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policies.protocol import AdmissionPolicy, EvictionPolicy, Future, Pool
-from sim.errors import SimError
-from sim.kernel import loop
-from sim.kernel.link import compile_loop, run_kernel
-from sim.kernel.state import NARROW_MOST, Flat, Recorder, state_function
+from expert_residency.policies.protocol import AdmissionPolicy, EvictionPolicy, Future, Pool
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.kernel import loop
+from expert_residency.sim.kernel.link import compile_loop, run_kernel
+from expert_residency.sim.kernel.state import NARROW_MOST, Flat, Recorder, state_function
 
 MOST_STEPS = NARROW_MOST - 1
 """Steps of one chunk."""
@@ -196,7 +196,7 @@ def _compiled(
     policies: tuple[type[EvictionPolicy], type[AdmissionPolicy]], job: _Layout, evict: _Layout, admit: _Layout
 ) -> Any:
     eviction, admission = policies
-    from sim.kernel.views import fetch_ahead
+    from expert_residency.sim.kernel.views import fetch_ahead
 
     bound = {
         "fetch_ahead": fetch_ahead,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from policies.protocol import Event, Ints
+from expert_residency.policies.protocol import Event, Ints
 
 job_state: Callable[[Ints], Any]
 evict_state: Callable[[Ints], Any]

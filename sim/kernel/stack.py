@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from policies.protocol import Ints
+from expert_residency.policies.protocol import Ints
 
 if TYPE_CHECKING:
-    from sim.kernel.seam import job_state
+    from expert_residency.sim.kernel.seam import job_state
 
 
 class Trees(NamedTuple):

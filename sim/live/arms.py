@@ -18,13 +18,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hwmodels.calibrate.readings import is_noisy, usual_ns
-from hwmodels.live.steps import Measured
-from sim.aside import aside
-from sim.errors import SimError
-from sim.live.schedule import LiveChoices, Schedule
-from sim.pool import Capacity
-from traces import ModelGeometry, Phase, RoutingTrace
+from expert_residency.hwmodels.calibrate.readings import is_noisy, usual_ns
+from expert_residency.hwmodels.live.steps import Measured
+from expert_residency.sim.aside import aside
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.live.schedule import LiveChoices, Schedule
+from expert_residency.sim.pool import Capacity
+from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
 
 PUBLISHED = (
     "source", "date", "engine_version", "gpu", "n_gpus", "vram_gb", "pcie", "cpu", "ram_gb", "os", "model",

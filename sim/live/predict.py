@@ -15,14 +15,14 @@ from io import StringIO
 from pathlib import Path
 from typing import Literal
 
-from hwmodels.quantity import Quantity
-from sim.errors import SimError
-from sim.live.arms import ADDED, decode_window, scaled
-from sim.pool import Capacity
-from sim.preset import load_engine
-from sim.run import RunSpec, simulate
-from traces import RoutingTrace, read_trace
-from traces.bundled import load
+from expert_residency.hwmodels.quantity import Quantity
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.live.arms import ADDED, decode_window, scaled
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.preset import load_engine
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.traces import RoutingTrace, read_trace
+from expert_residency.traces.bundled import load
 
 GROUPS = ("h200-x1", "h200-x4", "epyc2-cardless")
 """Groups that ship."""
@@ -72,7 +72,7 @@ def load_live_runs(group: str, folder: Path | None = None) -> list[LiveRun]:
     SimError
         A file that is missing, empty or lacks a column, a cell that is no number: file and line.
     """
-    where = folder or Path(str(resources.files("hwmodels.runs.live")))
+    where = folder or Path(str(resources.files("expert_residency.hwmodels.runs.live")))
     path = where / f"live-{group}.csv"
     if not path.is_file():
         raise SimError(f"{path}: no such table of live runs")

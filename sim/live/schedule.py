@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hwmodels.live.card import LiveSizes
-from hwmodels.live.steps import Program, Step
-from policies import create
-from policies.protocol import Event, Lists
-from sim.errors import SimError
-from sim.pool import CachePool, Capacity, make_future, make_pool, start_placement
-from traces import ModelGeometry, RoutingTrace
+from expert_residency.hwmodels.live.card import LiveSizes
+from expert_residency.hwmodels.live.steps import Program, Step
+from expert_residency.policies import create
+from expert_residency.policies.protocol import Event, Lists
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.pool import CachePool, Capacity, make_future, make_pool, start_placement
+from expert_residency.traces import ModelGeometry, RoutingTrace
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""Errors of the shipped live runs for the documentation: `python -m sim.live.table docs/live.md`."""
+"""Errors of the shipped live runs for the documentation:
+`python -m expert_residency.sim.live.table docs/live.md`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sim.validate import Case, live_cases, load_bounds, summarize
+from expert_residency.sim.validate import Case, live_cases, load_bounds, summarize
 
 _BLOCK = re.compile(r"(<!-- made by sim\.live\.table -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import SimError
-from sim.report.data import CAUSE_WORDS
-from sim.result import CAUSES
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.report.data import CAUSE_WORDS
+from expert_residency.sim.result import CAUSES
 
 if TYPE_CHECKING:
     import altair as alt

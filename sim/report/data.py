@@ -7,7 +7,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from sim.sweep.rows import POLICY_COLUMNS
+from expert_residency.sim.sweep.rows import POLICY_COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,10 +8,10 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.aside import aside
-from sim.errors import SimError
-from sim.report.charts import BARS, figures
-from sim.report.data import (
+from expert_residency.sim.aside import aside
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.report.charts import BARS, figures
+from expert_residency.sim.report.data import (
     FILTERS,
     NUMBERS,
     columnar,
@@ -21,8 +21,8 @@ from sim.report.data import (
     report_rows,
     without_numbers,
 )
-from sim.sweep.dataset import read_dataset
-from sim.sweep.plan import PLAN, read_plan
+from expert_residency.sim.sweep.dataset import read_dataset
+from expert_residency.sim.sweep.plan import PLAN, read_plan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,4 +122,4 @@ def _cases(heading: str, cases: list[dict[str, Any]]) -> str:
 
 
 def _file(name: str) -> str:
-    return resources.files("sim.report").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("expert_residency.sim.report").joinpath(name).read_text(encoding="utf-8")

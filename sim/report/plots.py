@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sim.aside import aside
-from sim.errors import SimError
-from sim.report.charts import Figure, figures, library
-from sim.report.data import report_rows
-from sim.sweep.dataset import read_dataset
+from expert_residency.sim.aside import aside
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.report.charts import Figure, figures, library
+from expert_residency.sim.report.data import report_rows
+from expert_residency.sim.sweep.dataset import read_dataset
 
 WIDTH, SCALE = 620, 2
 MAX_GROUPS = 6

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hwmodels.registry import load_profile
-from hwmodels.units import parse_size
-from sim.split.study import Question, Study, sets_of_cards, study
-from traces import RoutingTrace
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.hwmodels.units import parse_size
+from expert_residency.sim.split.study import Question, Study, sets_of_cards, study
+from expert_residency.traces import RoutingTrace
 
 
 def split(

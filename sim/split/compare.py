@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hwmodels.units import GB
-from sim.errors import SimError
-from sim.split.cards import HostSide, together_mb_per_s
-from sim.split.placement import Placement
-from sim.split.planner import Planner
-from sim.split.study import Answer, Study
+from expert_residency.hwmodels.units import GB
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.split.cards import HostSide, together_mb_per_s
+from expert_residency.sim.split.placement import Placement
+from expert_residency.sim.split.planner import Planner
+from expert_residency.sim.split.study import Answer, Study
 
 
 def speed_matters(answer: Answer) -> str | None:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hwmodels.units import ns_for_bytes
-from sim.errors import SimError
-from sim.preset import MISS_MODES, EnginePreset
-from sim.split.cards import Card, HostSide
-from sim.split.curve import HitCurve
-from sim.split.memory import HostMode
-from traces import ModelGeometry
+from expert_residency.hwmodels.units import ns_for_bytes
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.preset import MISS_MODES, EnginePreset
+from expert_residency.sim.split.cards import Card, HostSide
+from expert_residency.sim.split.curve import HitCurve
+from expert_residency.sim.split.memory import HostMode
+from expert_residency.traces import ModelGeometry
 
 Floats = npt.NDArray[np.float64]
 

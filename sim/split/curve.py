@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from sim.errors import SimError
-from traces import Phase, RoutingTrace
+from expert_residency.sim.errors import SimError
+from expert_residency.traces import Phase, RoutingTrace
 
 WARM_SHARE = 0.25
 """Share of the decode passes that only warms the cache up."""

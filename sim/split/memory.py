@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hwmodels.units import GB, GIB
-from hwmodels.vram import (
+from expert_residency.hwmodels.units import GB, GIB
+from expert_residency.hwmodels.vram import (
     FLASH_NEXT_DRAFT_BYTES,
     FLASH_NEXT_DRAFT_HEAD_BYTES,
     STAGE_RESERVE_BYTES,
@@ -22,10 +22,10 @@ from hwmodels.vram import (
     slot_bytes,
     streamed_kv_bytes,
 )
-from sim.errors import SimError
-from sim.split.cards import Card
-from sim.vram import SESSIONS
-from traces import ModelGeometry
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.split.cards import Card
+from expert_residency.sim.vram import SESSIONS
+from expert_residency.traces import ModelGeometry
 
 HostMode = Literal["arena", "mmap", "resident", "budget"]
 HOST_MODES: tuple[HostMode, ...] = ("arena", "mmap", "resident", "budget")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hwmodels.vram import VramBudget
-from sim.preset import EnginePreset
-from sim.split.cards import Card, HostSide
-from sim.split.cost import Store
-from sim.split.curve import HitCurve
-from sim.split.memory import HEADROOM_BYTES, HostMode, Needs, RamNeed
+from expert_residency.hwmodels.vram import VramBudget
+from expert_residency.sim.preset import EnginePreset
+from expert_residency.sim.split.cards import Card, HostSide
+from expert_residency.sim.split.cost import Store
+from expert_residency.sim.split.curve import HitCurve
+from expert_residency.sim.split.memory import HEADROOM_BYTES, HostMode, Needs, RamNeed
 
 
 @dataclass(frozen=True)

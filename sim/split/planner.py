@@ -16,12 +16,12 @@ from itertools import pairwise, permutations
 
 import numpy as np
 
-from hwmodels.vram import VramBudget, slot_bytes
-from sim.errors import SimError
-from sim.split.cards import Card, handoff_ns
-from sim.split.cost import LayerTimes, Store
-from sim.split.memory import RamNeed, ram_need, spread_slots
-from sim.split.placement import Placement, Problem, Shortfall, Stage
+from expert_residency.hwmodels.vram import VramBudget, slot_bytes
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.split.cards import Card, handoff_ns
+from expert_residency.sim.split.cost import LayerTimes, Store
+from expert_residency.sim.split.memory import RamNeed, ram_need, spread_slots
+from expert_residency.sim.split.placement import Placement, Problem, Shortfall, Stage
 
 MAX_CARDS = 4
 

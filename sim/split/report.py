@@ -7,13 +7,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from hwmodels.units import GB
-from sim.aside import save_figure
-from sim.errors import SimError
-from sim.split.compare import fill_seconds
-from sim.split.placement import Placement
-from sim.split.rules import write_rules
-from sim.split.study import Answer, Study
+from expert_residency.hwmodels.units import GB
+from expert_residency.sim.aside import save_figure
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.split.compare import fill_seconds
+from expert_residency.sim.split.placement import Placement
+from expert_residency.sim.split.rules import write_rules
+from expert_residency.sim.split.study import Answer, Study
 
 PREFILL_CHUNK = 2_048
 """Rows of the prompt chunk whose hand-off is reported."""

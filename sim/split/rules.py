@@ -12,13 +12,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hwmodels.units import GIB
-from sim.errors import SimError
-from sim.split.cards import handoff_ns
-from sim.split.memory import gib
-from sim.split.placement import Placement, Problem
-from sim.split.planner import Planner
-from traces import ModelGeometry
+from expert_residency.hwmodels.units import GIB
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.split.cards import handoff_ns
+from expert_residency.sim.split.memory import gib
+from expert_residency.sim.split.placement import Placement, Problem
+from expert_residency.sim.split.planner import Planner
+from expert_residency.traces import ModelGeometry
 
 KINDS = ("gate", "up", "down")
 CPU = -1

@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from hwmodels.profile import HardwareProfile
-from hwmodels.quantity import Quantity
-from hwmodels.units import GIB
-from sim.errors import SimError
-from sim.preset import load_engine
-from sim.run import fit_geometry
-from sim.split.cards import Card, HostSide
-from sim.split.cost import LayerTimes
-from sim.split.curve import HitCurve
-from sim.split.limits import explain, few_slots
-from sim.split.memory import HEADROOM_BYTES, HOST_MODES, HostMode, needs_of
-from sim.split.placement import Placement, Problem, Shortfall
-from sim.split.planner import MAX_CARDS, Planner
-from sim.split.timed import Simulated, simulate_placement
-from traces import ModelGeometry, RoutingTrace, load_model
+from expert_residency.hwmodels.profile import HardwareProfile
+from expert_residency.hwmodels.quantity import Quantity
+from expert_residency.hwmodels.units import GIB
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.preset import load_engine
+from expert_residency.sim.run import fit_geometry
+from expert_residency.sim.split.cards import Card, HostSide
+from expert_residency.sim.split.cost import LayerTimes
+from expert_residency.sim.split.curve import HitCurve
+from expert_residency.sim.split.limits import explain, few_slots
+from expert_residency.sim.split.memory import HEADROOM_BYTES, HOST_MODES, HostMode, needs_of
+from expert_residency.sim.split.placement import Placement, Problem, Shortfall
+from expert_residency.sim.split.planner import MAX_CARDS, Planner
+from expert_residency.sim.split.timed import Simulated, simulate_placement
+from expert_residency.traces import ModelGeometry, RoutingTrace, load_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,7 +136,7 @@ class Study:
 
     def frame(self) -> pd.DataFrame:
         """One row an answer, fastest first (`sim.frames.split_frame`)."""
-        from sim.frames import split_frame
+        from expert_residency.sim.frames import split_frame
 
         return split_frame(self)
 

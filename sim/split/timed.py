@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hwmodels.profile import HardwareProfile
-from hwmodels.units import GIB
-from sim.errors import SimError
-from sim.pool import Capacity
-from sim.preset import load_engine
-from sim.run import RunSpec, simulate
-from sim.split.curve import WARM_SHARE
-from sim.split.placement import Placement
-from traces import Phase, RoutingTrace
+from expert_residency.hwmodels.profile import HardwareProfile
+from expert_residency.hwmodels.units import GIB
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.pool import Capacity
+from expert_residency.sim.preset import load_engine
+from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.split.curve import WARM_SHARE
+from expert_residency.sim.split.placement import Placement
+from expert_residency.traces import Phase, RoutingTrace
 
 
 @dataclass(frozen=True)

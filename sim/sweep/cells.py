@@ -14,18 +14,18 @@ from typing import Any, get_type_hints
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from hwmodels.errors import HardwareError
-from hwmodels.registry import load_profile
-from hwmodels.units import parse_size
-from policies.protocol import PolicyError
-from sim.errors import MisfitError, SimError
-from sim.host.tiers import BESIDE_CARDS
-from sim.pool import LISTS, Capacity
-from sim.preset import load_engine
-from sim.run import RunSpec, manifest, prepare
-from sim.sweep.spec import CHOICES, RUN, Choices, SweepError, SweepFile, expand
-from sim.sweep.stored import View, load_trace, open_view, store
-from traces import RoutingTrace, TraceError
+from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.hwmodels.units import parse_size
+from expert_residency.policies.protocol import PolicyError
+from expert_residency.sim.errors import MisfitError, SimError
+from expert_residency.sim.host.tiers import BESIDE_CARDS
+from expert_residency.sim.pool import LISTS, Capacity
+from expert_residency.sim.preset import load_engine
+from expert_residency.sim.run import RunSpec, manifest, prepare
+from expert_residency.sim.sweep.spec import CHOICES, RUN, Choices, SweepError, SweepFile, expand
+from expert_residency.sim.sweep.stored import View, load_trace, open_view, store
+from expert_residency.traces import RoutingTrace, TraceError
 
 _HINTS = get_type_hints(RunSpec)
 _SHOWN = 8

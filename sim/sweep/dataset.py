@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sim.errors import SimError
-from sim.sweep.cells import Cell
-from sim.sweep.journal import read_journal
-from sim.sweep.rows import Row, cell_row, schema
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.sweep.cells import Cell
+from expert_residency.sim.sweep.journal import read_journal
+from expert_residency.sim.sweep.rows import Row, cell_row, schema
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,7 +117,7 @@ def read_dataset(folder: str | Path) -> pd.DataFrame:
 
 def _journalled(folder: Path, written: set[str]) -> list[Row]:
     """Whole rows of cells that are finished but in no part yet."""
-    from sim.sweep.plan import read_plan
+    from expert_residency.sim.sweep.plan import read_plan
 
     path = folder / JOURNAL
     if not path.is_file():

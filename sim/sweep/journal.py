@@ -12,8 +12,8 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-from sim.errors import SimError
-from sim.sweep.rows import Row
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.sweep.rows import Row
 
 
 class Journal:

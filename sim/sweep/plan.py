@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from sim.errors import SimError
-from sim.sweep.cells import Cell
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.sweep.cells import Cell
 
 PLAN = "plan.json"
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sim.errors import SimError
-from sim.sweep.cells import Cell
-from sim.sweep.rows import failed_row
-from sim.sweep.worker import Outcome, run_cell, settle
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.sweep.cells import Cell
+from expert_residency.sim.sweep.rows import failed_row
+from expert_residency.sim.sweep.worker import Outcome, run_cell, settle
 
 CONNECT = "20s"
 """How long a Dask scheduler may take to answer."""

@@ -9,14 +9,14 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from policies import create, sees_future
-from sim.preset import load_engine
-from sim.result import CAUSES, TIERS, RunResult
-from sim.run import RunSpec
-from sim.score import binding_sentence
-from sim.sweep.cells import Cell
-from sim.sweep.spec import RUN
-from traces import RoutingTrace
+from expert_residency.policies import create, sees_future
+from expert_residency.sim.preset import load_engine
+from expert_residency.sim.result import CAUSES, TIERS, RunResult
+from expert_residency.sim.run import RunSpec
+from expert_residency.sim.score import binding_sentence
+from expert_residency.sim.sweep.cells import Cell
+from expert_residency.sim.sweep.spec import RUN
+from expert_residency.traces import RoutingTrace
 
 if TYPE_CHECKING:
     import pyarrow as pa

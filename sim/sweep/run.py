@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import SimError
-from sim.sweep.cells import Cell, plan_cells
-from sim.sweep.dataset import JOURNAL, Dataset, read_dataset
-from sim.sweep.journal import Journal
-from sim.sweep.plan import PLAN, Plan, write_plan
-from sim.sweep.pools import dask, local, run_all
-from sim.sweep.rows import FAILED
-from sim.sweep.spec import load_sweep
-from sim.sweep.worker import Outcome
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.sweep.cells import Cell, plan_cells
+from expert_residency.sim.sweep.dataset import JOURNAL, Dataset, read_dataset
+from expert_residency.sim.sweep.journal import Journal
+from expert_residency.sim.sweep.plan import PLAN, Plan, write_plan
+from expert_residency.sim.sweep.pools import dask, local, run_all
+from expert_residency.sim.sweep.rows import FAILED
+from expert_residency.sim.sweep.spec import load_sweep
+from expert_residency.sim.sweep.worker import Outcome
 
 if TYPE_CHECKING:
     import pandas as pd

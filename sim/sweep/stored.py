@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sim.errors import SimError
-from sim.run import fit_geometry
-from sim.sweep.spec import TraceRef
-from traces import ModelGeometry, RoutingTrace, load_model, read_trace
+from expert_residency.sim.errors import SimError
+from expert_residency.sim.run import fit_geometry
+from expert_residency.sim.sweep.spec import TraceRef
+from expert_residency.traces import ModelGeometry, RoutingTrace, load_model, read_trace
 
 _ARRAYS = (
     "pass_request", "pass_phase", "pass_emits", "event_pass", "event_layer", "event_row_offsets", "row_position",
@@ -50,7 +50,7 @@ class View:
 def load_trace(ref: TraceRef, base: Path) -> RoutingTrace:
     """Trace of a sweep file: any format that a reader knows, or `bundled:NAME`."""
     if ref.path.startswith("bundled:"):
-        from traces.bundled import load
+        from expert_residency.traces.bundled import load
 
         return load(ref.path.removeprefix("bundled:"))
     return read_trace(base / ref.path, format=ref.format, model=ref.model)

@@ -10,10 +10,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from sim.run import simulate
-from sim.sweep.cells import Cell
-from sim.sweep.rows import MISFIT, Row, failed_row, result_row, room_row
-from sim.sweep.stored import open_view
+from expert_residency.sim.run import simulate
+from expert_residency.sim.sweep.cells import Cell
+from expert_residency.sim.sweep.rows import MISFIT, Row, failed_row, result_row, room_row
+from expert_residency.sim.sweep.stored import open_view
 
 
 @dataclass(frozen=True)

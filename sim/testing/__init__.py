@@ -13,11 +13,11 @@ Each law is a function of its own, so that a test suite can name the one that fa
 the best possible hits of tiny traces, by trying everything.
 """
 
-from sim.testing.admission import ADMISSION_CHECKS, check_admission
-from sim.testing.eviction import EVICTION_CHECKS, check_eviction
-from sim.testing.optimum import best_hits
-from sim.testing.prefetch import PREFETCH_CHECKS, check_prefetch
-from sim.testing.watched import WatchedPool, replay_watched
+from expert_residency.sim.testing.admission import ADMISSION_CHECKS, check_admission
+from expert_residency.sim.testing.eviction import EVICTION_CHECKS, check_eviction
+from expert_residency.sim.testing.optimum import best_hits
+from expert_residency.sim.testing.prefetch import PREFETCH_CHECKS, check_prefetch
+from expert_residency.sim.testing.watched import WatchedPool, replay_watched
 
 __all__ = [
     "ADMISSION_CHECKS",

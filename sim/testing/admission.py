@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from policies.eviction.lru import Lru
-from policies.placement.hindsight import Hindsight
-from policies.protocol import AdmissionPolicy, Event
-from sim.testing.cases import capacities, random_trace
-from sim.testing.compiled import ArrayPool
-from sim.testing.shared import SEEDS, Replayed, declared, same_on
-from sim.testing.strict import StrictPool
-from sim.testing.watched import WatchedPool, replay_watched
+from expert_residency.policies.eviction.lru import Lru
+from expert_residency.policies.placement.hindsight import Hindsight
+from expert_residency.policies.protocol import AdmissionPolicy, Event
+from expert_residency.sim.testing.cases import capacities, random_trace
+from expert_residency.sim.testing.compiled import ArrayPool
+from expert_residency.sim.testing.shared import SEEDS, Replayed, declared, same_on
+from expert_residency.sim.testing.strict import StrictPool
+from expert_residency.sim.testing.watched import WatchedPool, replay_watched
 
 
 class _Selecting(WatchedPool):

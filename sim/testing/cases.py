@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from sim.pool import Capacity
-from traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder
+from expert_residency.sim.pool import Capacity
+from expert_residency.traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder
 
 PHASES = (Phase.DECODE, Phase.DECODE, Phase.DECODE, Phase.VERIFY, Phase.PREFILL)
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policies.protocol import AdmissionPolicy, Event, EvictionPolicy, Future, Pool
-from sim.pool import CachePool
+from expert_residency.policies.protocol import AdmissionPolicy, Event, EvictionPolicy, Future, Pool
+from expert_residency.sim.pool import CachePool
 
 
 class Arrays:

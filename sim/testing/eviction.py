@@ -7,16 +7,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from policies.admission.always import Always
-from policies.eviction.belady import Belady
-from policies.eviction.min import Min
-from policies.protocol import EvictionPolicy, Lists, PolicyError
-from sim.pool import Capacity, make_pool
-from sim.testing.cases import capacities, random_trace
-from sim.testing.compiled import ArrayPool
-from sim.testing.shared import SEEDS, Replayed, declared, same_on
-from sim.testing.strict import StrictPool
-from sim.testing.watched import WatchedPool, replay_watched, visited_pool
+from expert_residency.policies.admission.always import Always
+from expert_residency.policies.eviction.belady import Belady
+from expert_residency.policies.eviction.min import Min
+from expert_residency.policies.protocol import EvictionPolicy, Lists, PolicyError
+from expert_residency.sim.pool import Capacity, make_pool
+from expert_residency.sim.testing.cases import capacities, random_trace
+from expert_residency.sim.testing.compiled import ArrayPool
+from expert_residency.sim.testing.shared import SEEDS, Replayed, declared, same_on
+from expert_residency.sim.testing.strict import StrictPool
+from expert_residency.sim.testing.watched import WatchedPool, replay_watched, visited_pool
 
 
 def check_declarations(policy: EvictionPolicy) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from policies.protocol import Event, Lists, PrefetchPolicy
-from sim.pool import Capacity, make_future, make_pool
-from sim.testing.cases import random_trace
-from sim.testing.compiled import Arrays, as_arrays, jit
-from sim.testing.shared import declared
-from sim.testing.strict import StrictLists, strict
-from traces import RoutingTrace
-from traces.trace import IntArray
+from expert_residency.policies.protocol import Event, Lists, PrefetchPolicy
+from expert_residency.sim.pool import Capacity, make_future, make_pool
+from expert_residency.sim.testing.cases import random_trace
+from expert_residency.sim.testing.compiled import Arrays, as_arrays, jit
+from expert_residency.sim.testing.shared import declared
+from expert_residency.sim.testing.strict import StrictLists, strict
+from expert_residency.traces import RoutingTrace
+from expert_residency.traces.trace import IntArray
 
 SEEDS = range(4)
 Proposals = list[list[tuple[int, int]]]

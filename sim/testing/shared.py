@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Protocol
 
-from policies.protocol import Policy
-from sim.pool import CachePool, Capacity
-from sim.testing.cases import capacities, random_trace
-from traces import RoutingTrace
+from expert_residency.policies.protocol import Policy
+from expert_residency.sim.pool import CachePool, Capacity
+from expert_residency.sim.testing.cases import capacities, random_trace
+from expert_residency.traces import RoutingTrace
 
 SEEDS = range(3)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from sim.pool import Capacity
-from traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder
+from expert_residency.sim.pool import Capacity
+from expert_residency.traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder
 
 
 @st.composite

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, SupportsIndex
 
-from policies.protocol import AdmissionPolicy, Event, EvictionPolicy, Future, Ints, Pool
-from sim.pool import CachePool
+from expert_residency.policies.protocol import AdmissionPolicy, Event, EvictionPolicy, Future, Ints, Pool
+from expert_residency.sim.pool import CachePool
 
 
 class Strict(list[Any]):

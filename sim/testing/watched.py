@@ -6,9 +6,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from policies.protocol import AdmissionPolicy, Event, EvictionPolicy, PlacementPolicy
-from sim.pool import CachePool, Capacity, make_future, make_pool, start_placement
-from traces import RoutingTrace
+from expert_residency.policies.protocol import AdmissionPolicy, Event, EvictionPolicy, PlacementPolicy
+from expert_residency.sim.pool import CachePool, Capacity, make_future, make_pool, start_placement
+from expert_residency.traces import RoutingTrace
 
 
 class WatchedPool(CachePool):

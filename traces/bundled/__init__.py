@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 from importlib import resources
 
-from traces.errors import TraceError
-from traces.trace import RoutingTrace
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.trace import RoutingTrace
 
 
 def list_bundled() -> list[str]:
     """Names of the traces of this package."""
-    entries = resources.files("traces.bundled").iterdir()
+    entries = resources.files("expert_residency.traces.bundled").iterdir()
     return sorted(entry.name.removesuffix(".parquet") for entry in entries if entry.name.endswith(".parquet"))
 
 
@@ -23,12 +23,12 @@ def load(name: str) -> RoutingTrace:
     TraceError
         Unknown name; the valid ones are listed.
     """
-    from traces.parquet import read_parquet
+    from expert_residency.traces.parquet import read_parquet
 
     names = list_bundled()
     if name not in names:
         close = difflib.get_close_matches(name, names, 1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise TraceError(f"unknown bundled trace {name!r}{hint} (known: {', '.join(names)})")
-    with resources.as_file(resources.files("traces.bundled").joinpath(f"{name}.parquet")) as path:
+    with resources.as_file(resources.files("expert_residency.traces.bundled").joinpath(f"{name}.parquet")) as path:
         return read_parquet(path)

@@ -18,9 +18,9 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from traces.errors import TraceError
-from traces.geometry import ModelGeometry, load_model
-from traces.trace import RoutingTrace
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.geometry import ModelGeometry, load_model
+from expert_residency.traces.trace import RoutingTrace
 
 GROUP = "expert_residency.readers"
 HEAD_BYTES = 1 << 16

@@ -17,11 +17,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traces.errors import TraceError
-from traces.geometry import ModelGeometry, quant_family
-from traces.readers.base import read_text, source_meta
-from traces.readers.checks import check_complete, check_experts, layer_indices, number_passes, row_table
-from traces.trace import IntArray, Phase, RoutingTrace, assemble
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.geometry import ModelGeometry, quant_family
+from expert_residency.traces.readers.base import read_text, source_meta
+from expert_residency.traces.readers.checks import (
+    check_complete,
+    check_experts,
+    layer_indices,
+    number_passes,
+    row_table,
+)
+from expert_residency.traces.trace import IntArray, Phase, RoutingTrace, assemble
 
 name = "bigmoe-edge"
 description = "BigMoeOnEdge --route-trace CSV (route_trace v1), with the engine's own hit or miss"

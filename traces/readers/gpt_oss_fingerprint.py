@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from traces.errors import TraceError
-from traces.geometry import ModelGeometry, load_model
-from traces.readers.base import source_meta
-from traces.readers.checks import check_experts, check_size, load_json
-from traces.trace import Phase, RoutingTrace, assemble
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.geometry import ModelGeometry, load_model
+from expert_residency.traces.readers.base import source_meta
+from expert_residency.traces.readers.checks import check_experts, check_size, load_json
+from expert_residency.traces.trace import Phase, RoutingTrace, assemble
 
 name = "gpt-oss-fingerprint"
 description = "gpt-oss expert fingerprinting JSON (decode only; gpt-oss-20b unless --model)"

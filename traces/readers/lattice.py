@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from traces.errors import TraceError
-from traces.geometry import ModelGeometry
-from traces.readers.base import read_text, source_meta
-from traces.readers.checks import check_experts, check_size, layer_indices, need_model, row_table
-from traces.trace import Phase, RoutingTrace, assemble
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.geometry import ModelGeometry
+from expert_residency.traces.readers.base import read_text, source_meta
+from expert_residency.traces.readers.checks import check_experts, check_size, layer_indices, need_model, row_table
+from expert_residency.traces.trace import Phase, RoutingTrace, assemble
 
 name = "lattice"
 description = "lattice JSONL, one record for each layer and token (needs --model)"

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from traces.errors import TraceError
-from traces.geometry import ModelGeometry
-from traces.readers.base import read_text, source_meta
-from traces.readers.checks import (
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.geometry import ModelGeometry
+from expert_residency.traces.readers.base import read_text, source_meta
+from expert_residency.traces.readers.checks import (
     INFERRED,
     check_complete,
     check_experts,
@@ -25,7 +25,7 @@ from traces.readers.checks import (
     number_passes,
     row_table,
 )
-from traces.trace import Phase, RoutingTrace, assemble
+from expert_residency.traces.trace import Phase, RoutingTrace, assemble
 
 name = "moe-trace-csv"
 description = "llama.cpp moe-trace CSV: layer,expert (needs --model; k is the model's)"

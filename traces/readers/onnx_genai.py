@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traces.errors import TraceError
-from traces.geometry import ModelGeometry
-from traces.readers.base import source_meta
-from traces.readers.checks import check_experts, check_size, load_json, named_model
-from traces.trace import Phase, RoutingTrace, assemble
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.geometry import ModelGeometry
+from expert_residency.traces.readers.base import source_meta
+from expert_residency.traces.readers.checks import check_experts, check_size, load_json, named_model
+from expert_residency.traces.trace import Phase, RoutingTrace, assemble
 
 name = "onnx-genai"
 description = "onnx-genai expert trace JSON (prompts with prefill and decode)"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from traces.geometry import ModelGeometry
-from traces.parquet import read_parquet
-from traces.readers.checks import with_sizes_of
-from traces.trace import RoutingTrace
+from expert_residency.traces.geometry import ModelGeometry
+from expert_residency.traces.parquet import read_parquet
+from expert_residency.traces.readers.checks import with_sizes_of
+from expert_residency.traces.trace import RoutingTrace
 
 name = "parquet"
 description = "this program's own traces (Parquet, one row for each routing row)"

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traces.errors import TraceError
-from traces.geometry import ModelGeometry
-from traces.readers.base import read_bytes, source_meta
-from traces.readers.checks import check_experts, check_size, need_model
-from traces.trace import IntArray, Phase, RoutingTrace, assemble
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.geometry import ModelGeometry
+from expert_residency.traces.readers.base import read_bytes, source_meta
+from expert_residency.traces.readers.checks import check_experts, check_size, need_model
+from expert_residency.traces.trace import IntArray, Phase, RoutingTrace, assemble
 
 name = "routing-npz"
 description = "npz of decode routing: experts [N, L, k], offsets, first_pos (needs --model)"

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from traces.errors import TraceError
-from traces.geometry import ModelGeometry
-from traces.readers.base import read_bytes, source_meta
-from traces.readers.checks import (
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.geometry import ModelGeometry
+from expert_residency.traces.readers.base import read_bytes, source_meta
+from expert_residency.traces.readers.checks import (
     check_complete,
     check_experts,
     layer_indices,
@@ -28,7 +28,7 @@ from traces.readers.checks import (
     number_passes,
     row_table,
 )
-from traces.trace import IntArray, Phase, RoutingTrace, assemble
+from expert_residency.traces.trace import IntArray, Phase, RoutingTrace, assemble
 
 name = "strata"
 description = "Strata --dump-routing binary, token path and verify windows (needs --model)"

@@ -1,7 +1,7 @@
 """The synthetic trace that ships with the package, and how it was made.
 
-`python -m traces.synthetic.bundle [FILE]` writes it again, by default over the one in `traces/bundled`. Run it
-after a change of the generator, the style or the geometry.
+`python -m expert_residency.traces.synthetic.bundle [FILE]` writes it again, by default over the one in
+`traces/bundled`. Run it after a change of the generator, the style or the geometry.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from traces.geometry import load_model
-from traces.parquet import write_parquet
-from traces.synthetic.generator import generate
-from traces.synthetic.style import load_style
-from traces.trace import RoutingTrace
+from expert_residency.traces.geometry import load_model
+from expert_residency.traces.parquet import write_parquet
+from expert_residency.traces.synthetic.generator import generate
+from expert_residency.traces.synthetic.style import load_style
+from expert_residency.traces.trace import RoutingTrace
 
 NAME = "flash-next-synthetic"
 MODEL = "qwen3.8-flash-next/IQ2_XS"
@@ -27,7 +27,7 @@ def bundled_trace() -> RoutingTrace:
     trace.meta["style_name"] = STYLE
     trace.meta["notes"] = [
         "SYNTHETIC: a random model fitted to published statistics of Qwen3.8-Flash-Next, no run was recorded",
-        "regenerate with: python -m traces.synthetic.bundle",
+        "regenerate with: python -m expert_residency.traces.synthetic.bundle",
     ]
     return trace
 

@@ -3,7 +3,8 @@
 The search is Nelder and Mead's simplex (1965) on the logarithms of the free parameters. Each trial draws the
 same random numbers, so the loss is a deterministic function of the parameters.
 
-`python -m traces.synthetic.fit NAME` fits a packaged style anew and prints the parameters and asked against got.
+`python -m expert_residency.traces.synthetic.fit NAME` fits a packaged style anew; it prints the
+parameters, and asked against got.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from traces.errors import TraceError
-from traces.geometry import ModelGeometry
-from traces.synthetic.generator import generate
-from traces.synthetic.measure import measure
-from traces.synthetic.style import RoutingStyle, StyleFile, Target, Workload, load_style_file
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.geometry import ModelGeometry
+from expert_residency.traces.synthetic.generator import generate
+from expert_residency.traces.synthetic.measure import measure
+from expert_residency.traces.synthetic.style import RoutingStyle, StyleFile, Target, Workload, load_style_file
 
 FREE = ("base_skew", "request_tilt", "tilt_half_life_tokens", "memory", "memory_half_life_tokens")
 FLOOR, BARRIER = 1e-3, 1e6

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from traces.errors import TraceError
-from traces.geometry import ModelGeometry
-from traces.synthetic.process import FloatArray, ModelBias, RequestProcess, stream
-from traces.synthetic.style import RoutingStyle
-from traces.trace import IntArray, Phase, RoutingTrace
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.geometry import ModelGeometry
+from expert_residency.traces.synthetic.process import FloatArray, ModelBias, RequestProcess, stream
+from expert_residency.traces.synthetic.style import RoutingStyle
+from expert_residency.traces.trace import IntArray, Phase, RoutingTrace
 
 GENERATOR_VERSION = 1
 WEIGHT_STEP = 1.0 / 4096

@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traces.errors import TraceError
-from traces.trace import IntArray, Phase, RoutingTrace, ragged_take
+from expert_residency.traces.errors import TraceError
+from expert_residency.traces.trace import IntArray, Phase, RoutingTrace, ragged_take
 
 BoolArray = npt.NDArray[np.bool_]
 NEVER = np.iinfo(np.int32).max

@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from traces.synthetic.style import RoutingStyle
+from expert_residency.traces.synthetic.style import RoutingStyle
 
 FloatArray = npt.NDArray[np.float64]
 MEMORY_LAGS = 16

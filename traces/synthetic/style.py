@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from traces.errors import TraceError
+from expert_residency.traces.errors import TraceError
 
 
 class RoutingStyle(BaseModel):
@@ -120,7 +120,7 @@ class StyleFile(BaseModel):
 
 def list_styles() -> list[str]:
     """Names of the packaged styles."""
-    folder = resources.files("traces").joinpath("styles")
+    folder = resources.files("expert_residency.traces").joinpath("styles")
     return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
@@ -143,7 +143,11 @@ def load_style_file(name: str) -> StyleFile:
             close = difflib.get_close_matches(name.lower(), names, 1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise TraceError(f"unknown routing style {name!r}{hint} (known: {', '.join(names)})")
-        text = resources.files("traces").joinpath("styles", f"{name.lower()}.toml").read_text(encoding="utf-8")
+        text = (
+            resources.files("expert_residency.traces")
+            .joinpath("styles", f"{name.lower()}.toml")
+            .read_text(encoding="utf-8")
+        )
     try:
         return StyleFile.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from policies.structures import push_back, unlink
-from sim.channels.copy_engine import CANCELLED, COPYING, DONE, PREFETCH
-from sim.host.plan import PAGE_CACHE
-from sim.kernel.timed.copies import cancel, hold, leave_ring, let_go
-from sim.kernel.timed.host import NOBODY, read, source
-from sim.kernel.timed.landings import ask
-from sim.kernel.timed.residency import admit, under_way, waste
-from sim.kernel.timed.tables import (
+from expert_residency.policies.structures import push_back, unlink
+from expert_residency.sim.channels.copy_engine import CANCELLED, COPYING, DONE, PREFETCH
+from expert_residency.sim.host.plan import PAGE_CACHE
+from expert_residency.sim.kernel.timed.copies import cancel, hold, leave_ring, let_go
+from expert_residency.sim.kernel.timed.host import NOBODY, read, source
+from expert_residency.sim.kernel.timed.landings import ask
+from expert_residency.sim.kernel.timed.residency import admit, under_way, waste
+from expert_residency.sim.kernel.timed.tables import (
     ACTIVE_READS,
     INTO_RING,
     INTO_SLOT,
@@ -38,7 +38,7 @@ from sim.kernel.timed.tables import (
 )
 
 if TYPE_CHECKING:
-    from sim.kernel.timed.seam import call
+    from expert_residency.sim.kernel.timed.seam import call
 
 
 def propose(run: Run, tick: int) -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from policies.structures import front, push_back, unlink
-from sim.channels.copy_engine import ADAPT, CANCELLED, COPYING, DEMAND, DONE, PREFETCH, QUEUED, WAITING
-from sim.host.plan import PINNED
-from sim.kernel.timed.net import start
-from sim.kernel.timed.residency import dropped_copy, slot_cancelled
-from sim.kernel.timed.tables import (
+from expert_residency.policies.structures import front, push_back, unlink
+from expert_residency.sim.channels.copy_engine import (
+    ADAPT,
+    CANCELLED,
+    COPYING,
+    DEMAND,
+    DONE,
+    PREFETCH,
+    QUEUED,
+    WAITING,
+)
+from expert_residency.sim.host.plan import PINNED
+from expert_residency.sim.kernel.timed.net import start
+from expert_residency.sim.kernel.timed.residency import dropped_copy, slot_cancelled
+from expert_residency.sim.kernel.timed.tables import (
     COPY,
     FINISHED,
     FREE_BATCHES,

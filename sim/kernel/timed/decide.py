@@ -6,16 +6,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from policies.protocol import NEVER, Ints
-from sim.channels.copy_engine import ADAPT, DEMAND, DONE
-from sim.host.plan import DISK, PAGE_CACHE, PINNED
-from sim.kernel.state import LINE
-from sim.kernel.timed.ahead import take
-from sim.kernel.timed.copies import add_copy, drop_stale, new_batch, promote
-from sim.kernel.timed.host import read, source
-from sim.kernel.timed.landings import ask, send
-from sim.kernel.timed.residency import admit, missed, under_way, wanted
-from sim.kernel.timed.tables import (
+from expert_residency.policies.protocol import NEVER, Ints
+from expert_residency.sim.channels.copy_engine import ADAPT, DEMAND, DONE
+from expert_residency.sim.host.plan import DISK, PAGE_CACHE, PINNED
+from expert_residency.sim.kernel.state import LINE
+from expert_residency.sim.kernel.timed.ahead import take
+from expert_residency.sim.kernel.timed.copies import add_copy, drop_stale, new_batch, promote
+from expert_residency.sim.kernel.timed.host import read, source
+from expert_residency.sim.kernel.timed.landings import ask, send
+from expert_residency.sim.kernel.timed.residency import admit, missed, under_way, wanted
+from expert_residency.sim.kernel.timed.tables import (
     ADMITTED,
     CPU_WORK,
     DEFERRED,
@@ -50,10 +50,10 @@ from sim.kernel.timed.tables import (
     WELCOME,
     Run,
 )
-from sim.result import T_CPU_PINNED, T_DISK, T_IN_FLIGHT, T_PCIE, T_VRAM, TIERS
+from expert_residency.sim.result import T_CPU_PINNED, T_DISK, T_IN_FLIGHT, T_PCIE, T_VRAM, TIERS
 
 if TYPE_CHECKING:
-    from sim.kernel.timed.seam import call, fetch_line
+    from expert_residency.sim.kernel.timed.seam import call, fetch_line
 
 N_TIERS = len(TIERS)
 N_SOURCES = 3

@@ -12,27 +12,27 @@ import numpy as np
 import numpy.typing as npt
 from numba.core import types
 
-from sim.errors import CompileError, SimError
-from sim.host import HostPlan
-from sim.kernel.choice import timed_marker
-from sim.kernel.groups import Group, Spec, Table, call, fetch_line, group_at, has_raised, marked
-from sim.kernel.link import compile_loop, run_kernel
-from sim.kernel.state import Flat, Recorder, state_function
-from sim.kernel.timed import policy_calls
-from sim.kernel.timed import tables as t
-from sim.kernel.timed.host import ACTIVE, INACTIVE
-from sim.kernel.timed.layout import SLOT, run_table
-from sim.kernel.timed.walk import run_passes
-from sim.machine import Machine
-from sim.page_cache import PageCache
-from sim.pool import CachePool
-from sim.preset import EnginePreset
-from sim.result import CAUSES, PHASES, TIERS, PrefetchStats, RunResult
-from traces import RoutingTrace
+from expert_residency.sim.errors import CompileError, SimError
+from expert_residency.sim.host import HostPlan
+from expert_residency.sim.kernel.choice import timed_marker
+from expert_residency.sim.kernel.groups import Group, Spec, Table, call, fetch_line, group_at, has_raised, marked
+from expert_residency.sim.kernel.link import compile_loop, run_kernel
+from expert_residency.sim.kernel.state import Flat, Recorder, state_function
+from expert_residency.sim.kernel.timed import policy_calls
+from expert_residency.sim.kernel.timed import tables as t
+from expert_residency.sim.kernel.timed.host import ACTIVE, INACTIVE
+from expert_residency.sim.kernel.timed.layout import SLOT, run_table
+from expert_residency.sim.kernel.timed.walk import run_passes
+from expert_residency.sim.machine import Machine
+from expert_residency.sim.page_cache import PageCache
+from expert_residency.sim.pool import CachePool
+from expert_residency.sim.preset import EnginePreset
+from expert_residency.sim.result import CAUSES, PHASES, TIERS, PrefetchStats, RunResult
+from expert_residency.traces import RoutingTrace
 
 if TYPE_CHECKING:
-    from policies.protocol import Policy
-    from sim.engine import Policies
+    from expert_residency.policies.protocol import Policy
+    from expert_residency.sim.engine import Policies
 
 PROGRESS_PASSES = 64
 """Passes between two reports of progress."""

@@ -1,12 +1,12 @@
-"""`sim.host.live`, `sim.channels.disk`, `sim.channels.cpu` and `sim.page_cache` on arrays."""
+"""`sim.host.live`, `sim.channels.disk`, `sim.channels.cpu`, `sim.page_cache` on arrays."""
 
 from __future__ import annotations
 
-from policies.structures import front, move_to_back, push_back, unlink
-from sim.host.plan import DISK, PAGE_CACHE
-from sim.kernel.timed.copies import hold, let_go, submit
-from sim.kernel.timed.net import start
-from sim.kernel.timed.tables import (
+from expert_residency.policies.structures import front, move_to_back, push_back, unlink
+from expert_residency.sim.host.plan import DISK, PAGE_CACHE
+from expert_residency.sim.kernel.timed.copies import hold, let_go, submit
+from expert_residency.sim.kernel.timed.net import start
+from expert_residency.sim.kernel.timed.tables import (
     ACTIVE_PAGES,
     ACTIVE_READS,
     COMPUTE,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from policies.protocol import NEVER
-from policies.structures import push_before
-from sim.channels.copy_engine import ADAPT, DONE, QUEUED
-from sim.channels.copy_engine import COPYING as IN_SERVICE
-from sim.host.plan import DISK
-from sim.kernel.timed.copies import (
+from expert_residency.policies.protocol import NEVER
+from expert_residency.policies.structures import push_before
+from expert_residency.sim.channels.copy_engine import ADAPT, DONE, QUEUED
+from expert_residency.sim.channels.copy_engine import COPYING as IN_SERVICE
+from expert_residency.sim.host.plan import DISK
+from expert_residency.sim.kernel.timed.copies import (
     add_copy,
     begin,
     finish,
@@ -17,10 +17,10 @@ from sim.kernel.timed.copies import (
     solo,
     submit,
 )
-from sim.kernel.timed.host import read, read_by_link, read_ended, segment_done, source
-from sim.kernel.timed.net import DRAM_SERVER, leave, plan_wake, replan, settle, slowed, start
-from sim.kernel.timed.residency import slot_landed, swap, under_way
-from sim.kernel.timed.tables import (
+from expert_residency.sim.kernel.timed.host import read, read_by_link, read_ended, segment_done, source
+from expert_residency.sim.kernel.timed.net import DRAM_SERVER, leave, plan_wake, replan, settle, slowed, start
+from expert_residency.sim.kernel.timed.residency import slot_landed, swap, under_way
+from expert_residency.sim.kernel.timed.tables import (
     CHANGED,
     COMPUTE,
     COPIED_BACK,

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from policies.structures import Links
-from sim.costs import Costs
-from sim.engine.transfers import drive_rates, shared_servers
-from sim.host import HostPlan
-from sim.kernel.timed import tables as t
-from sim.page_cache import ACTIVE_SHARE, PageCache
-from sim.pool import CachePool, kept_with
-from sim.result import CAUSES, PHASES, TIERS
-from traces import RoutingTrace
+from expert_residency.policies.structures import Links
+from expert_residency.sim.costs import Costs
+from expert_residency.sim.engine.transfers import drive_rates, shared_servers
+from expert_residency.sim.host import HostPlan
+from expert_residency.sim.kernel.timed import tables as t
+from expert_residency.sim.page_cache import ACTIVE_SHARE, PageCache
+from expert_residency.sim.pool import CachePool, kept_with
+from expert_residency.sim.result import CAUSES, PHASES, TIERS
+from expert_residency.traces import RoutingTrace
 
 if TYPE_CHECKING:
-    from sim.engine import Policies
-    from sim.machine import Machine
-    from sim.preset import EnginePreset
+    from expert_residency.sim.engine import Policies
+    from expert_residency.sim.machine import Machine
+    from expert_residency.sim.preset import EnginePreset
 
 MISS = {"cpu": t.M_CPU, "fetch": t.M_FETCH, "hybrid": t.M_HYBRID, "stream": t.M_STREAM}
 INSERTION = {
@@ -171,7 +171,7 @@ def host_table(
     nodes = max([keys * (plan.file + 1), *(key + 1 for key in known)]) if cache is not None else 1
     pages, held = ints(nodes), lists(nodes, 2)
     if cache is not None:
-        from policies.structures import push_back
+        from expert_residency.policies.structures import push_back
 
         for which, side in enumerate((cache.inactive, cache.active)):
             for key, count in side.items():

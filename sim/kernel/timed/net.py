@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from sim.kernel.timed.tables import CHANGED, ENDING, FLOWS, FREE_FLOWS, NOW, READ, SETTLED, WAKE, Run
+from expert_residency.sim.kernel.timed.tables import (
+    CHANGED,
+    ENDING,
+    FLOWS,
+    FREE_FLOWS,
+    NOW,
+    READ,
+    SETTLED,
+    WAKE,
+    Run,
+)
 
 DRAM_SERVER, DISK_SERVER = 0, 1
 

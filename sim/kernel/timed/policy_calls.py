@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from policies.protocol import Event
-from sim.kernel.timed.tables import (
+from expert_residency.policies.protocol import Event
+from expert_residency.sim.kernel.timed.tables import (
     ACCEPTS,
     E_END,
     E_FIRST,
@@ -26,7 +26,7 @@ from sim.kernel.timed.tables import (
 )
 
 if TYPE_CHECKING:
-    from sim.kernel.timed.seam import (
+    from expert_residency.sim.kernel.timed.seam import (
         asked_state,
         policy_accepts,
         policy_insert,

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from policies.protocol import NEVER
-from sim.kernel.timed.tables import (
+from expert_residency.policies.protocol import NEVER
+from expert_residency.sim.kernel.timed.tables import (
     ACCEPTS,
     ADMITTED_BYTES,
     CANCELLED_COPIES,
@@ -32,7 +32,7 @@ from sim.kernel.timed.tables import (
 )
 
 if TYPE_CHECKING:
-    from sim.kernel.timed.seam import call
+    from expert_residency.sim.kernel.timed.seam import call
 
 
 def admit(run: Run, key: int, number: int, forced: int, ahead: int) -> int:

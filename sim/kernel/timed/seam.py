@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from policies.protocol import Event, Ints
-from sim.kernel.timed.tables import Asked, Run
+from expert_residency.policies.protocol import Event, Ints
+from expert_residency.sim.kernel.timed.tables import Asked, Run
 
 run_at: Callable[[int], Run]
 call: Callable[[int, int, int, int, int, int], int]

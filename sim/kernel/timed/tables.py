@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from policies.protocol import Ints
-from policies.structures import Links
-from traces import Phase
+from expert_residency.policies.protocol import Ints
+from expert_residency.policies.structures import Links
+from expert_residency.traces import Phase
 
 
 class Trace(NamedTuple):

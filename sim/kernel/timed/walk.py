@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.kernel.timed.ahead import close, propose
-from sim.kernel.timed.copies import alone, release
-from sim.kernel.timed.decide import decide, demand_later, fill_slots, lay_segments
-from sim.kernel.timed.host import run_segments
-from sim.kernel.timed.landings import start_swaps, wake
-from sim.kernel.timed.tables import (
+from expert_residency.sim.kernel.timed.ahead import close, propose
+from expert_residency.sim.kernel.timed.copies import alone, release
+from expert_residency.sim.kernel.timed.decide import decide, demand_later, fill_slots, lay_segments
+from expert_residency.sim.kernel.timed.host import run_segments
+from expert_residency.sim.kernel.timed.landings import start_swaps, wake
+from expert_residency.sim.kernel.timed.tables import (
     CARD,
     COPYING,
     CPU_BUSY,
@@ -49,7 +49,7 @@ from sim.kernel.timed.tables import (
     WAVES,
     Run,
 )
-from sim.result import (
+from expert_residency.sim.result import (
     ADAPT_WAIT,
     CAUSES,
     CPU_WAIT,
@@ -64,7 +64,7 @@ from sim.result import (
 )
 
 if TYPE_CHECKING:
-    from sim.kernel.timed.seam import call, run_at
+    from expert_residency.sim.kernel.timed.seam import call, run_at
 
 N_CAUSES = len(CAUSES)
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from policies import Event, EvictionPolicy, Future, Pool
-from policies.protocol import Allocator
+from expert_residency.policies import Event, EvictionPolicy, Future, Pool
+from expert_residency.policies.protocol import Allocator
 
 
 @dataclass

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from policies import Future, PlacementPolicy, Pool
+from expert_residency.policies import Future, PlacementPolicy, Pool
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from policies import AdmissionPolicy, Event, Pool
-from policies.protocol import Allocator, Ints
+from expert_residency.policies import AdmissionPolicy, Event, Pool
+from expert_residency.policies.protocol import Allocator, Ints
 
 
 @dataclass(frozen=True)

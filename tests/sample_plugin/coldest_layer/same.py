@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from policies import Event, Future, Pool, PrefetchPolicy
-from policies.protocol import Allocator, Ints
+from expert_residency.policies import Event, Future, Pool, PrefetchPolicy
+from expert_residency.policies.protocol import Allocator, Ints
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder, TraceError
+from expert_residency.traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder, TraceError
 
 name = "moe-words"
 description = "toy text format of the sample plug-in (needs --model)"

@@ -1,0 +1,56 @@
+"""Trace-driven discrete-event simulation of where the experts of a mixture-of-experts model are.
+
+The verbs of the command line as functions, and what they take. Each is loaded when it is first used, so that
+importing the package costs nothing; type checkers and `help` see the functions themselves.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from expert_residency.hwmodels.registry import load_profile
+    from expert_residency.sim.pool import Capacity
+    from expert_residency.sim.replay import replay
+    from expert_residency.sim.run import RunSpec, simulate
+    from expert_residency.sim.split.api import split
+    from expert_residency.sim.sweep import sweep
+    from expert_residency.sim.tune import tune
+    from expert_residency.traces import load_model, read_trace
+else:
+    _HOME = {
+        "Capacity": "sim.pool",
+        "RunSpec": "sim.run",
+        "load_model": "traces",
+        "load_profile": "hwmodels.registry",
+        "read_trace": "traces",
+        "replay": "sim.replay",
+        "simulate": "sim.run",
+        "split": "sim.split.api",
+        "sweep": "sim.sweep",
+        "tune": "sim.tune",
+    }
+
+    def __getattr__(name):
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+        globals()[name] = found
+        return found
+
+
+__all__ = [
+    "Capacity",
+    "RunSpec",
+    "load_model",
+    "load_profile",
+    "read_trace",
+    "replay",
+    "simulate",
+    "split",
+    "sweep",
+    "tune",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
