@@ -16,7 +16,7 @@ import numpy as np
 
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.units import GB, GIB
-from expert_residency.sim.preset import load_engine
+from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.split.cards import Card, HostSide
 from expert_residency.sim.split.compare import forced, speed_matters
 from expert_residency.sim.split.curve import HitCurve

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from expert_residency.hwmodels.registry import load_profile
+from expert_residency.sim.choices.scenario import Scenario, build_scenario, from_folder, open_scenario_trace
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.page_cache import PageCache
 from expert_residency.sim.result import RunResult
 from expert_residency.sim.run import simulate
-from expert_residency.sim.scenario import Scenario, build_scenario, from_folder, open_scenario_trace
 from expert_residency.traces import RoutingTrace
 
 
@@ -58,7 +58,7 @@ class ArmResult:
 
 def list_scenarios() -> list[str]:
     """Names of the scenario files that come with the package."""
-    folder = resources.files("expert_residency.sim").joinpath("scenarios")
+    folder = resources.files("expert_residency.sim.choices").joinpath("scenarios")
     return sorted(e.name.removesuffix(".toml") for e in folder.iterdir() if e.name.endswith(".toml"))
 
 
@@ -87,7 +87,7 @@ def _read(path: str | Path) -> tuple[str, Path]:
         name = name.removeprefix("case:")
         if name not in list_scenarios():
             raise SimError(f"unknown case {name!r} (known: {', '.join(list_scenarios())})")
-        return resources.files("expert_residency.sim").joinpath("scenarios", f"{name}.toml").read_text(
+        return resources.files("expert_residency.sim.choices").joinpath("scenarios", f"{name}.toml").read_text(
             encoding="utf-8"
         ), Path()
     file = Path(path)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from expert_residency.hwmodels.cost import handoff_ns
 from expert_residency.hwmodels.profile import ExpertSource
 from expert_residency.hwmodels.units import ns_for_bytes
+from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.host import SOURCES
 from expert_residency.sim.machine import Machine
-from expert_residency.sim.preset import EnginePreset
 from expert_residency.traces import ModelGeometry
 
 

@@ -14,10 +14,11 @@ from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.units import ns_for_bytes
 from expert_residency.policies import create
+from expert_residency.sim.choices.prefetch_rule import parse_insertion
+from expert_residency.sim.choices.preset import MISS_MODES, EnginePreset, load_engine
 from expert_residency.sim.engine import Policies, SimPyEngine
 from expert_residency.sim.errors import CompileError, MisfitError, SimError
 from expert_residency.sim.host import HOST_MODES, START_STATES, HostMode, HostPlan, StartState, plan_host
-from expert_residency.sim.insertion import parse_insertion
 from expert_residency.sim.kernel import choose_timed
 from expert_residency.sim.machine import Machine
 from expert_residency.sim.page_cache import PageCache
@@ -31,7 +32,6 @@ from expert_residency.sim.pool import (
     make_future,
     make_pool,
 )
-from expert_residency.sim.preset import MISS_MODES, EnginePreset, load_engine
 from expert_residency.sim.quotas import share_out
 from expert_residency.sim.result import RunResult
 from expert_residency.sim.timeline import Timeline
@@ -330,7 +330,8 @@ def _check_vram(
 ) -> None:
     """Refuse a cache that the card cannot hold beside the dense part and the staging ring.
 
-    A run is not told the length of its context, and the reserve is the engine's choice: `sim.vram` counts both.
+    A run is not told the length of its context, and the reserve is the engine's choice: `sim.choices.vram` counts
+    both.
     """
     for number, card in enumerate(machine.cards):
         layers = [i for i, c in enumerate(machine.layer_card) if c == number]

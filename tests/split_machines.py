@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from expert_residency.hwmodels.vram import Line
-from expert_residency.sim.preset import load_engine
+from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.split.cards import Card, HostSide
 from expert_residency.sim.split.curve import HitCurve
 from expert_residency.sim.split.memory import Needs

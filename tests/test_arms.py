@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from expert_residency.sim.arms import list_scenarios, load_arms, run_arms
+from expert_residency.sim.choices.scenario import build_scenario, open_scenario_trace
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.result import CAUSES
-from expert_residency.sim.scenario import build_scenario, open_scenario_trace
 
 SMALL = """
 trace = "synthetic"

@@ -9,12 +9,12 @@ import pytest
 
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.aside import aside
+from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.cli import main
 from expert_residency.sim.curve import hit_curve
 from expert_residency.sim.errors import MisfitError, SimError
 from expert_residency.sim.live.schedule import sizes_of
 from expert_residency.sim.pool import Capacity
-from expert_residency.sim.preset import load_engine
 from expert_residency.sim.replay import replay
 from expert_residency.sim.run import RunSpec, simulate
 from expert_residency.traces import write_parquet

@@ -101,7 +101,7 @@ def _formats() -> list[dict[str, Any]]:
 
 
 def _engines() -> list[dict[str, Any]]:
-    from expert_residency.sim.preset import list_engines, load_engine
+    from expert_residency.sim.choices.preset import list_engines, load_engine
 
     return [
         {"name": name, "miss": preset.miss, "summary": preset.summary, "source": preset.source}

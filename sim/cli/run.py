@@ -104,9 +104,9 @@ def run(
 
     from expert_residency.hwmodels.units import parse_size
     from expert_residency.sim.arms import load_arms
+    from expert_residency.sim.choices.scenario import build_scenario, open_scenario_trace
     from expert_residency.sim.errors import SimError
     from expert_residency.sim.run import simulate
-    from expert_residency.sim.scenario import build_scenario, open_scenario_trace
 
     if scenario is not None:
         if extra := given(context, "scenario", "ceiling", "simulator", "timeline", "json"):

@@ -32,9 +32,9 @@ def vram(
     from expert_residency.hwmodels.registry import load_profile
     from expert_residency.hwmodels.units import GIB, MIB, parse_size
     from expert_residency.hwmodels.vram import slot_bytes
+    from expert_residency.sim.choices.vram import card_budget, ram_budget
     from expert_residency.sim.errors import MisfitError
     from expert_residency.sim.host import plan_host
-    from expert_residency.sim.vram import card_budget, ram_budget
     from expert_residency.traces import load_model
 
     geometry, profile = load_model(model), load_profile(hardware)

@@ -28,6 +28,8 @@ from expert_residency.policies.protocol import (
     Lists,
     PrefetchPolicy,
 )
+from expert_residency.sim.choices.prefetch_rule import Insertion
+from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.costs import Costs
 from expert_residency.sim.engine.decisions import Decisions, Wait
 from expert_residency.sim.engine.exchange import Exchange
@@ -35,11 +37,9 @@ from expert_residency.sim.engine.prefetcher import Prefetcher
 from expert_residency.sim.engine.slots import Slots
 from expert_residency.sim.engine.transfers import Transfers
 from expert_residency.sim.host import HostPlan
-from expert_residency.sim.insertion import Insertion
 from expert_residency.sim.machine import Machine
 from expert_residency.sim.page_cache import PageCache
 from expert_residency.sim.pool import CachePool
-from expert_residency.sim.preset import EnginePreset
 from expert_residency.sim.result import (
     ADAPT_WAIT,
     CAUSES,

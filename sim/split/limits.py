@@ -8,11 +8,11 @@ from dataclasses import replace
 from expert_residency.hwmodels.errors import HardwareError
 from expert_residency.hwmodels.units import GIB
 from expert_residency.hwmodels.vram import VramBudget, session_lines
+from expert_residency.sim.choices.vram import SESSIONS
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.split.memory import HOST_MODES, Needs, gib, needs_of, ram_need, spread_slots
 from expert_residency.sim.split.placement import Placement, Problem, Shortfall
 from expert_residency.sim.split.planner import MAX_CARDS
-from expert_residency.sim.vram import SESSIONS
 from expert_residency.traces import list_models, load_model
 from expert_residency.traces.errors import TraceError
 

@@ -22,9 +22,9 @@ from expert_residency.hwmodels.vram import (
     slot_bytes,
     streamed_kv_bytes,
 )
+from expert_residency.sim.choices.vram import SESSIONS
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.split.cards import Card
-from expert_residency.sim.vram import SESSIONS
 from expert_residency.traces import ModelGeometry
 
 HostMode = Literal["arena", "mmap", "resident", "budget"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from expert_residency.hwmodels.vram import VramBudget
-from expert_residency.sim.preset import EnginePreset
+from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.split.cards import Card, HostSide
 from expert_residency.sim.split.cost import Store
 from expert_residency.sim.split.curve import HitCurve

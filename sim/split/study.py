@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.units import GIB
+from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.preset import load_engine
 from expert_residency.sim.run import fit_geometry
 from expert_residency.sim.split.cards import Card, HostSide
 from expert_residency.sim.split.cost import LayerTimes

@@ -18,10 +18,10 @@ from expert_residency.hwmodels.errors import HardwareError
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.units import parse_size
 from expert_residency.policies.protocol import PolicyError
+from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.errors import MisfitError, SimError
 from expert_residency.sim.host.tiers import BESIDE_CARDS
 from expert_residency.sim.pool import LISTS, Capacity
-from expert_residency.sim.preset import load_engine
 from expert_residency.sim.run import RunSpec, manifest, prepare
 from expert_residency.sim.sweep.spec import CHOICES, RUN, Choices, SweepError, SweepFile, expand
 from expert_residency.sim.sweep.stored import View, load_trace, open_view, store

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.core import types
 
+from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.errors import CompileError, SimError
 from expert_residency.sim.host import HostPlan
 from expert_residency.sim.kernel.choice import timed_marker
@@ -26,7 +27,6 @@ from expert_residency.sim.kernel.timed.walk import run_passes
 from expert_residency.sim.machine import Machine
 from expert_residency.sim.page_cache import PageCache
 from expert_residency.sim.pool import CachePool
-from expert_residency.sim.preset import EnginePreset
 from expert_residency.sim.result import CAUSES, PHASES, TIERS, PrefetchStats, RunResult
 from expert_residency.traces import RoutingTrace
 

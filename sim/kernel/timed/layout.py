@@ -19,9 +19,9 @@ from expert_residency.sim.result import CAUSES, PHASES, TIERS
 from expert_residency.traces import RoutingTrace
 
 if TYPE_CHECKING:
+    from expert_residency.sim.choices.preset import EnginePreset
     from expert_residency.sim.engine import Policies
     from expert_residency.sim.machine import Machine
-    from expert_residency.sim.preset import EnginePreset
 
 MISS = {"cpu": t.M_CPU, "fetch": t.M_FETCH, "hybrid": t.M_HYBRID, "stream": t.M_STREAM}
 INSERTION = {

@@ -1,7 +1,7 @@
 """Engine presets: what is the engine's and not the machine's.
 
 A preset is a TOML file; its numbers carry unit, kind and source like a machine's. Built-ins are in
-`sim/engines/`; a path is taken too. `base = "NAME"` takes another preset and replaces what the file gives.
+`sim/choices/presets/`; a path is taken too. `base = "NAME"` takes another preset and replaces what the file gives.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class EnginePreset(BaseModel):
 
 def list_engines() -> list[str]:
     """Names of the built-in presets."""
-    folder = resources.files("expert_residency.sim").joinpath("engines")
+    folder = resources.files("expert_residency.sim.choices").joinpath("presets")
     return sorted(e.name.removesuffix(".toml") for e in folder.iterdir() if e.name.endswith(".toml"))
 
 
@@ -231,7 +231,7 @@ def _data(name: str, depth: int = 0) -> dict[str, Any]:
             close = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise SimError(f"unknown engine {name!r}{hint} (known: {', '.join(known)})")
-        raw = resources.files("expert_residency.sim").joinpath("engines", f"{name}.toml").read_bytes()
+        raw = resources.files("expert_residency.sim.choices").joinpath("presets", f"{name}.toml").read_bytes()
     try:
         data = tomllib.loads(raw.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -1,0 +1,1 @@
+"""What is asked: words turned into checked values, without simulating anything."""
