@@ -13,7 +13,7 @@ import pytest
 import simpy
 
 from expert_residency.sim.demo import SYNTHETIC, demo_trace, expert_room
-from expert_residency.sim.pool import Capacity
+from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.run import RunSpec, simulate
 
 pytestmark = pytest.mark.benchmark_run

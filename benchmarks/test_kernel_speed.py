@@ -22,8 +22,8 @@ from expert_residency.policies.protocol import NEVER, Pool
 from expert_residency.sim.curve import hit_curve
 from expert_residency.sim.kernel.future import future_arrays
 from expert_residency.sim.kernel.replay import ReplayKernel, StepArrays
-from expert_residency.sim.pool import Capacity, make_pool
 from expert_residency.sim.replay import Steps
+from expert_residency.sim.residency.pool import Capacity, make_pool
 from expert_residency.traces import ModelGeometry, Phase
 from expert_residency.traces.trace import assemble
 

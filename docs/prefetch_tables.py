@@ -15,8 +15,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from expert_residency.sim.bounds import baseline_spec, time_ns
-from expert_residency.sim.pool import Capacity
 from expert_residency.sim.predictor import PASSES, break_even, study
+from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.result import CAUSES, RunResult
 from expert_residency.sim.run import RunSpec, simulate
 from expert_residency.sim.score import Run

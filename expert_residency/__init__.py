@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from expert_residency.hwmodels.registry import load_profile
-    from expert_residency.sim.pool import Capacity
     from expert_residency.sim.replay import replay
+    from expert_residency.sim.residency.pool import Capacity
     from expert_residency.sim.run import RunSpec, simulate
     from expert_residency.sim.split.api import split
     from expert_residency.sim.sweep import sweep
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from expert_residency.traces import load_model, read_trace
 else:
     _HOME = {
-        "Capacity": "sim.pool",
+        "Capacity": "sim.residency.pool",
         "RunSpec": "sim.run",
         "load_model": "traces",
         "load_profile": "hwmodels.registry",

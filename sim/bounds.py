@@ -10,9 +10,9 @@ from typing import Any
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.policies import create
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.pool import Capacity, make_pool
-from expert_residency.sim.quotas import share_out
 from expert_residency.sim.replay import replay
+from expert_residency.sim.residency.pool import Capacity, make_pool
+from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.result import RunResult
 from expert_residency.sim.run import RunSpec, simulate
 from expert_residency.sim.score import Run, Score, score

@@ -20,9 +20,9 @@ from expert_residency.policies.protocol import EvictionPolicy
 from expert_residency.sim.counts import Counters
 from expert_residency.sim.errors import CompileError, SimError
 from expert_residency.sim.kernel import choose
-from expert_residency.sim.pool import Capacity
-from expert_residency.sim.quotas import share_out
 from expert_residency.sim.replay import replay
+from expert_residency.sim.residency.pool import Capacity
+from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.steps import Steps
 from expert_residency.traces import Phase, RoutingTrace
 

@@ -19,8 +19,15 @@ from expert_residency.policies.protocol import AdmissionPolicy, Event, EvictionP
 from expert_residency.sim.counts import Counters, ReplayResult, Run, count, counted, phase_passes, result_of
 from expert_residency.sim.errors import CompileError, SimError
 from expert_residency.sim.kernel import choose
-from expert_residency.sim.pool import CachePool, Capacity, check_room, make_future, make_pool, start_placement
-from expert_residency.sim.quotas import share_out
+from expert_residency.sim.residency.pool import (
+    CachePool,
+    Capacity,
+    check_room,
+    make_future,
+    make_pool,
+    start_placement,
+)
+from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.steps import Steps
 from expert_residency.traces import Phase, RoutingTrace
 

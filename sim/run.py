@@ -22,7 +22,7 @@ from expert_residency.sim.host import HOST_MODES, START_STATES, HostMode, HostPl
 from expert_residency.sim.kernel import choose_timed
 from expert_residency.sim.machine import Machine
 from expert_residency.sim.page_cache import PageCache
-from expert_residency.sim.pool import (
+from expert_residency.sim.residency.pool import (
     LISTS,
     CachePool,
     Capacity,
@@ -32,7 +32,7 @@ from expert_residency.sim.pool import (
     make_future,
     make_pool,
 )
-from expert_residency.sim.quotas import share_out
+from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.result import RunResult
 from expert_residency.sim.timeline import Timeline
 from expert_residency.traces import ModelGeometry, RoutingTrace

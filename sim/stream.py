@@ -16,7 +16,7 @@ from expert_residency.policies.protocol import AdmissionPolicy, EvictionPolicy, 
 from expert_residency.sim.counts import ReplayResult, counted, phase_passes, result_of
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.kernel import choose
-from expert_residency.sim.pool import Capacity, check_capacity, check_room, make_pool
+from expert_residency.sim.residency.pool import Capacity, check_capacity, check_room, make_pool
 from expert_residency.sim.steps import Steps
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
 

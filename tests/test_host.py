@@ -13,7 +13,7 @@ from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.host import PAGE_CACHE, PAGEABLE, PINNED, parse_host, plan_host
 from expert_residency.sim.page_cache import PageCache
-from expert_residency.sim.pool import Capacity
+from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.result import CAUSES
 from expert_residency.sim.run import RunSpec, simulate
 from expert_residency.traces import Phase, TraceBuilder, load_model

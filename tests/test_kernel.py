@@ -22,8 +22,8 @@ from expert_residency.policies.eviction.lru import Lru
 from expert_residency.sim.curve import even_capacities, hit_curve
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.kernel import choice, choose, loop
-from expert_residency.sim.pool import Capacity, make_pool
 from expert_residency.sim.replay import Steps, replay
+from expert_residency.sim.residency.pool import Capacity, make_pool
 from expert_residency.sim.testing.cases import capacities, random_trace
 from expert_residency.traces import ModelGeometry, Phase, TraceBuilder
 
@@ -249,7 +249,7 @@ def test_a_stream_in_chunks_counts_as_the_whole(own_cache):
 def test_a_second_process_finds_the_compiled_kernel(own_cache):
     code = (
         "import sys; from expert_residency.sim.testing.cases import random_trace;"
-        "from expert_residency.sim.pool import Capacity;"
+        "from expert_residency.sim.residency.pool import Capacity;"
         "from expert_residency.sim.replay import replay; import numba.core.event as event\n"
         "with event.install_recorder('numba:compile') as log:\n"
         "    replay(random_trace(1), 'fifo', Capacity(total_bytes=100), simulator='kernel')\n"
@@ -267,7 +267,7 @@ def test_a_numba_with_other_steps_compiles_in_its_own_way(tmp_path):
     code = (
         "from expert_residency.sim.kernel import parts; parts.STEPS = ('of another numba',)\n"
         "from expert_residency.sim.testing.cases import random_trace\n"
-        "from expert_residency.sim.pool import Capacity\n"
+        "from expert_residency.sim.residency.pool import Capacity\n"
         "from expert_residency.sim.replay import replay\n"
         "print(replay(random_trace(1), 'fifo', Capacity(total_bytes=100), simulator='kernel').phases)"
     )

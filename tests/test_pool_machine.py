@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from expert_residency.policies import available, create
 from expert_residency.policies.admission.always import Always
 from expert_residency.policies.protocol import Event
-from expert_residency.sim.pool import make_pool
+from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.testing import WatchedPool
 from expert_residency.sim.testing.strategies import capacities, geometries
 

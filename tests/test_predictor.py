@@ -9,8 +9,8 @@ import pytest
 
 from expert_residency.sim.cli import main
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.pool import Capacity
 from expert_residency.sim.predictor import KNOWN, Cell, break_even, study
+from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.run import RunSpec, simulate
 from expert_residency.traces import ModelGeometry, Phase, TraceBuilder, write_parquet
 

@@ -18,8 +18,8 @@ from expert_residency.sim.choices.prefetch_rule import parse_insertion
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.engine.decisions import Decisions
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.pool import Capacity
 from expert_residency.sim.predictor import quality
+from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.result import CAUSES, TIERS
 from expert_residency.sim.run import RunSpec, simulate
 from expert_residency.sim.testing import PREFETCH_CHECKS

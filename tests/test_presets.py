@@ -6,7 +6,7 @@ from expert_residency.policies import create
 from expert_residency.sim.choices.preset import EnginePreset, list_engines, load_engine
 from expert_residency.sim.choices.scenario import build_scenario
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.pool import Capacity
+from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.run import RunSpec
 
 NAMES = (

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.pool import Capacity
 from expert_residency.sim.replay import replay
+from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.testing.cases import random_trace
 from expert_residency.traces import TraceError, write_parquet
 from expert_residency.traces.parquet import read_parquet

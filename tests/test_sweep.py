@@ -21,7 +21,7 @@ import pytest
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.cli import main
 from expert_residency.sim.errors import MisfitError, SimError
-from expert_residency.sim.pool import Capacity
+from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.run import RunSpec, prepare
 from expert_residency.sim.sweep import SweepError, load_sweep, read_dataset, sweep
 from expert_residency.sim.sweep.cells import plan_cells
@@ -566,7 +566,7 @@ def test_numbers_of_a_row_agree_with_each_other(undisturbed: Path) -> None:
 def test_a_row_is_the_run(undisturbed: Path) -> None:
     import numpy as np
 
-    from expert_residency.sim.pool import Capacity
+    from expert_residency.sim.residency.pool import Capacity
     from expert_residency.sim.run import RunSpec, simulate
 
     row = read_dataset(undisturbed).iloc[6]

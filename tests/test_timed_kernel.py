@@ -22,8 +22,8 @@ from expert_residency.sim.cli import main
 from expert_residency.sim.engine import SimPyEngine
 from expert_residency.sim.errors import CompileError, SimError
 from expert_residency.sim.kernel import choice, choose_timed
-from expert_residency.sim.pool import Capacity
 from expert_residency.sim.replay import replay
+from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.result import CAUSES, TIERS
 from expert_residency.sim.run import RunSpec, prepare, simulate
 from expert_residency.traces.bundled import load

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from expert_residency.sim.pool import Capacity
+from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.run import RunSpec, simulate
 from expert_residency.sim.timeline import FILLING, TRACKS, Timeline
 from expert_residency.traces.bundled import load

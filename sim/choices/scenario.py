@@ -32,7 +32,7 @@ from expert_residency.hwmodels.units import parse_size
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.vram import card_budget
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.pool import Capacity
+from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.run import RunSpec
 from expert_residency.traces import RoutingTrace, load_model
 

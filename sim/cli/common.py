@@ -14,7 +14,7 @@ from expert_residency.sim.aside import check_output, check_picture, write_text
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from expert_residency.sim.pool import Capacity
+    from expert_residency.sim.residency.pool import Capacity
     from expert_residency.traces import RoutingTrace
 
 
@@ -102,7 +102,7 @@ def open_trace(source: str, fmt: str | None, model: str | None) -> RoutingTrace:
 def parse_capacity(capacity: str | None, slots_per_layer: int | None, scope: str) -> Capacity:
     """Capacity from the two options, exactly one of which must be given."""
     from expert_residency.hwmodels.units import parse_size
-    from expert_residency.sim.pool import Capacity
+    from expert_residency.sim.residency.pool import Capacity
 
     scope, _, quotas = scope.partition(":")
     return Capacity(

@@ -30,7 +30,7 @@ from expert_residency.sim.cli.common import (
 
 if TYPE_CHECKING:
     from expert_residency.sim.counts import ReplayResult
-    from expert_residency.sim.pool import Capacity
+    from expert_residency.sim.residency.pool import Capacity
     from expert_residency.traces import RoutingTrace
 
 DEFAULT = ["lru", "fifo", "lfu", "lfru", "random", "static"]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from expert_residency.policies.protocol import NEVER
 from expert_residency.sim.channels import PREFETCH, Batch
-from expert_residency.sim.pool import CachePool
+from expert_residency.sim.residency.pool import CachePool
 from expert_residency.sim.result import PrefetchStats
 
 

@@ -39,7 +39,7 @@ from expert_residency.sim.engine.transfers import Transfers
 from expert_residency.sim.host import HostPlan
 from expert_residency.sim.machine import Machine
 from expert_residency.sim.page_cache import PageCache
-from expert_residency.sim.pool import CachePool
+from expert_residency.sim.residency.pool import CachePool
 from expert_residency.sim.result import (
     ADAPT_WAIT,
     CAUSES,

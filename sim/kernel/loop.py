@@ -1,4 +1,4 @@
-"""The replay loop in the compiled subset: `sim.pool.CachePool` and `sim.replay` on arrays.
+"""The replay loop in the compiled subset: `sim.residency.pool.CachePool` and `sim.replay` on arrays.
 
 Plain Python as it stands; `sim.kernel.link` compiles it together with the policies that it names, and binds the
 names of `sim.kernel.seam`.

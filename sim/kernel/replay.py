@@ -72,7 +72,7 @@ class ReplayKernel:
     Parameters
     ----------
     pool, eviction, admission, future, overflow
-        As for `sim.pool.CachePool`.
+        As for `sim.residency.pool.CachePool`.
     warmup_passes
         Passes whose look-ups are counted apart.
     """

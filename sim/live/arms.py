@@ -23,7 +23,7 @@ from expert_residency.hwmodels.live.steps import Measured
 from expert_residency.sim.aside import aside
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.live.schedule import LiveChoices, Schedule
-from expert_residency.sim.pool import Capacity
+from expert_residency.sim.residency.pool import Capacity
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
 
 PUBLISHED = (

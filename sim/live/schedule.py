@@ -18,7 +18,7 @@ from expert_residency.hwmodels.live.steps import Program, Step
 from expert_residency.policies import create
 from expert_residency.policies.protocol import Event, Lists
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.pool import CachePool, Capacity, make_future, make_pool, start_placement
+from expert_residency.sim.residency.pool import CachePool, Capacity, make_future, make_pool, start_placement
 from expert_residency.traces import ModelGeometry, RoutingTrace
 
 

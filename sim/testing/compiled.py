@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from expert_residency.policies.protocol import AdmissionPolicy, Event, EvictionPolicy, Future, Pool
-from expert_residency.sim.pool import CachePool
+from expert_residency.sim.residency.pool import CachePool
 
 
 class Arrays:

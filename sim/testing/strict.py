@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, SupportsIndex
 
 from expert_residency.policies.protocol import AdmissionPolicy, Event, EvictionPolicy, Future, Ints, Pool
-from expert_residency.sim.pool import CachePool
+from expert_residency.sim.residency.pool import CachePool
 
 
 class Strict(list[Any]):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from expert_residency.policies.protocol import AdmissionPolicy, Event, EvictionPolicy, PlacementPolicy
-from expert_residency.sim.pool import CachePool, Capacity, make_future, make_pool, start_placement
+from expert_residency.sim.residency.pool import CachePool, Capacity, make_future, make_pool, start_placement
 from expert_residency.traces import RoutingTrace
 
 

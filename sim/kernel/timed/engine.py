@@ -26,7 +26,7 @@ from expert_residency.sim.kernel.timed.layout import SLOT, run_table
 from expert_residency.sim.kernel.timed.walk import run_passes
 from expert_residency.sim.machine import Machine
 from expert_residency.sim.page_cache import PageCache
-from expert_residency.sim.pool import CachePool
+from expert_residency.sim.residency.pool import CachePool
 from expert_residency.sim.result import CAUSES, PHASES, TIERS, PrefetchStats, RunResult
 from expert_residency.traces import RoutingTrace
 

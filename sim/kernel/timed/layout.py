@@ -14,7 +14,7 @@ from expert_residency.sim.engine.transfers import drive_rates, shared_servers
 from expert_residency.sim.host import HostPlan
 from expert_residency.sim.kernel.timed import tables as t
 from expert_residency.sim.page_cache import ACTIVE_SHARE, PageCache
-from expert_residency.sim.pool import CachePool, kept_with
+from expert_residency.sim.residency.pool import CachePool, kept_with
 from expert_residency.sim.result import CAUSES, PHASES, TIERS
 from expert_residency.traces import RoutingTrace
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from expert_residency.policies import create
 from expert_residency.policies.protocol import Pool
-from expert_residency.sim.pool import Capacity, check_capacity, make_future, make_pool
+from expert_residency.sim.residency.pool import Capacity, check_capacity, make_future, make_pool
 from expert_residency.traces import RoutingTrace
 
 

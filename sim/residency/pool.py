@@ -53,7 +53,7 @@ class Capacity:
         `global` (one pool a card) or `layer` (every layer has a quota of its own).
     quotas
         Under scope `layer`, how a card's bytes are shared out: `equal`, or a placement (`hindsight`, `prompt`,
-        `profile:file=PATH`) whose ranking says how much each layer deserves (`sim.quotas`).
+        `profile:file=PATH`) whose ranking says how much each layer deserves (`sim.residency.quotas`).
     """
 
     total_bytes: int | None = None
@@ -100,7 +100,7 @@ class Capacity:
                 raise SimError(f"quotas of {len(self.layer_bytes)} layer(s) given for {geometry.n_layers}")
             return list(self.layer_bytes)
         if self.quotas != "equal":
-            raise SimError(f"quotas by {self.quotas} are not worked out yet (sim.quotas.share_out)")
+            raise SimError(f"quotas by {self.quotas} are not worked out yet (sim.residency.quotas.share_out)")
         if self.slots_per_layer is not None:
             layers = [self.slots_per_layer * size for size in geometry.expert_bytes]
             room = [

@@ -1,0 +1,1 @@
+"""Who is resident: the pool of slots, its quotas, and what is known of the future."""
