@@ -13,9 +13,9 @@ from expert_residency.sim.errors import SimError
 from expert_residency.sim.replay import replay
 from expert_residency.sim.residency.pool import Capacity, make_pool
 from expert_residency.sim.residency.quotas import share_out
-from expert_residency.sim.result import RunResult
 from expert_residency.sim.run import RunSpec, simulate
 from expert_residency.sim.score import Run, Score, score
+from expert_residency.sim.timed.result import RunResult
 from expert_residency.traces import Phase, RoutingTrace
 from expert_residency.traces.inspect import describe
 

@@ -8,15 +8,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from expert_residency.sim.counts import ReplayResult
-    from expert_residency.sim.result import RunResult
     from expert_residency.sim.split.study import Study
+    from expert_residency.sim.timed.result import RunResult
 
 
 def pass_frame(result: RunResult) -> pd.DataFrame:
     """One row a pass: `phase`, `emits` (tokens), `ms`, and its causes as `CAUSE_ms`, which add up to `ms`."""
     import pandas as pd
 
-    from expert_residency.sim.result import CAUSES, PHASES
+    from expert_residency.sim.timed.result import CAUSES, PHASES
 
     frame = pd.DataFrame({"phase": [PHASES[phase] for phase in result.pass_phase.tolist()]})
     frame["emits"] = result.pass_emits

@@ -16,12 +16,8 @@ from expert_residency.hwmodels.units import ns_for_bytes
 from expert_residency.policies import create
 from expert_residency.sim.choices.prefetch_rule import parse_insertion
 from expert_residency.sim.choices.preset import MISS_MODES, EnginePreset, load_engine
-from expert_residency.sim.engine import Policies, SimPyEngine
 from expert_residency.sim.errors import CompileError, MisfitError, SimError
-from expert_residency.sim.host import HOST_MODES, START_STATES, HostMode, HostPlan, StartState, plan_host
 from expert_residency.sim.kernel import choose_timed
-from expert_residency.sim.machine import Machine
-from expert_residency.sim.page_cache import PageCache
 from expert_residency.sim.residency.pool import (
     LISTS,
     CachePool,
@@ -33,8 +29,12 @@ from expert_residency.sim.residency.pool import (
     make_pool,
 )
 from expert_residency.sim.residency.quotas import share_out
-from expert_residency.sim.result import RunResult
-from expert_residency.sim.timeline import Timeline
+from expert_residency.sim.timed.engine import Policies, SimPyEngine
+from expert_residency.sim.timed.host import HOST_MODES, START_STATES, HostMode, HostPlan, StartState, plan_host
+from expert_residency.sim.timed.machine import Machine
+from expert_residency.sim.timed.page_cache import PageCache
+from expert_residency.sim.timed.result import RunResult
+from expert_residency.sim.timed.timeline import Timeline
 from expert_residency.traces import ModelGeometry, RoutingTrace
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class RunSpec:
     engine, miss
         Preset, and a miss mode that overrides the preset's.
     host, start
-        How the host holds the experts (`sim.host.tiers`), and the state of the page cache at the start.
+        How the host holds the experts (`sim.timed.host.tiers`), and the state of the page cache at the start.
     insertion
         Where prefetched experts may go: `free`, `guarded:events=N`, `never-evict` or `staging:slots=N`, whose
         buffers come on top of the capacity.

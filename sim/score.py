@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.result import CAUSES, RunResult
+from expert_residency.sim.timed.result import CAUSES, RunResult
 
 BINDS = {
     "gpu_dense": "the card's dense part (attention, shared weights, head)",

@@ -7,7 +7,7 @@ import pytest
 from expert_residency.sim.arms import list_scenarios, load_arms, run_arms
 from expert_residency.sim.choices.scenario import build_scenario, open_scenario_trace
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.result import CAUSES
+from expert_residency.sim.timed.result import CAUSES
 
 SMALL = """
 trace = "synthetic"

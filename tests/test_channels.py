@@ -4,10 +4,19 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from expert_residency.sim.channels import ADAPT, DEMAND, PREFETCH, Batch, CopyEngine, CpuPool, Disk, SharedNet
-from expert_residency.sim.channels.copy_engine import CANCELLED, DONE
-from expert_residency.sim.channels.cpu import Segment
-from expert_residency.sim.channels.disk import Read
+from expert_residency.sim.timed.channels import (
+    ADAPT,
+    DEMAND,
+    PREFETCH,
+    Batch,
+    CopyEngine,
+    CpuPool,
+    Disk,
+    SharedNet,
+)
+from expert_residency.sim.timed.channels.copy_engine import CANCELLED, DONE
+from expert_residency.sim.timed.channels.cpu import Segment
+from expert_residency.sim.timed.channels.disk import Read
 
 MB = 1_000_000
 

@@ -16,8 +16,8 @@ from expert_residency.sim.choices.preset import MISS_MODES, load_engine
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.replay import replay
 from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.result import CAUSES, TIERS
 from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.timed.result import CAUSES, TIERS
 from expert_residency.traces import ModelGeometry, Phase, TraceBuilder, load_model, read_trace
 
 MACHINES = ("rtx-5070", "rtx-5060ti", "tesla-p40")
@@ -323,7 +323,7 @@ def test_bad_choices_say_what_is_valid(spec, message):
 
 
 def test_an_arena_larger_than_ram_is_refused_and_one_larger_than_the_pin_limit_is_split():
-    from expert_residency.sim.host import PAGEABLE, PINNED, plan_host
+    from expert_residency.sim.timed.host import PAGEABLE, PINNED, plan_host
 
     big = load_model("qwen3.8-flash-next", "UD-Q4_K_XL")
     with pytest.raises(SimError, match="mmap"):

@@ -10,10 +10,10 @@ from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.policies.prefetch.oracle import Oracle
 from expert_residency.sim.choices.preset import load_engine
-from expert_residency.sim.costs import Costs
 from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.result import EXPERTS, SYNC
 from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.timed.costs import Costs
+from expert_residency.sim.timed.result import EXPERTS, SYNC
 from tests.test_engine import check_laws, geometry, random_trace, trace_of
 
 TERMS = ("start_us", "send_us", "ahead_us", "copy_us", "fill_us", "fill_copy_us", "beside_us")

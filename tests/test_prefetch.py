@@ -13,17 +13,17 @@ from expert_residency.hwmodels.quantity import FamilyRates, Quantity
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.policies import PolicyError, available, create
 from expert_residency.sim.bounds import time_ns
-from expert_residency.sim.channels import DEMAND, PREFETCH, Batch, CopyEngine, SharedNet
 from expert_residency.sim.choices.prefetch_rule import parse_insertion
 from expert_residency.sim.choices.preset import load_engine
-from expert_residency.sim.engine.decisions import Decisions
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.predictor import quality
 from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.result import CAUSES, TIERS
 from expert_residency.sim.run import RunSpec, simulate
 from expert_residency.sim.testing import PREFETCH_CHECKS
 from expert_residency.sim.testing.prefetch import predicted_trace, proposals
+from expert_residency.sim.timed.channels import DEMAND, PREFETCH, Batch, CopyEngine, SharedNet
+from expert_residency.sim.timed.engine.decisions import Decisions
+from expert_residency.sim.timed.result import CAUSES, TIERS
 from expert_residency.traces import ModelGeometry, Phase, TraceBuilder, read_trace
 
 MB = 1_000_000
@@ -289,7 +289,7 @@ def test_an_expert_is_computed_as_resident_only_when_its_bytes_are_there(seed, r
             return plan
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("expert_residency.sim.engine.walk.Decisions", Watched)
+        patch.setattr("expert_residency.sim.timed.engine.walk.Decisions", Watched)
         simulate(trace, replace(spec(3, prefetch="noisy-oracle:recall=0.8,precision=0.5,window=3", insertion=rule),
                                 miss=miss))  # fmt: skip
     assert seen == list(range(trace.n_events))

@@ -15,11 +15,11 @@ from expert_residency.sim.cli import main
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.replay import replay
 from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.result import CAUSES
 from expert_residency.sim.run import RunSpec, simulate
 from expert_residency.sim.score import BINDS, Run, binding_sentence, score, score_run
 from expert_residency.sim.sweep import sweep
 from expert_residency.sim.testing.cases import random_trace
+from expert_residency.sim.timed.result import CAUSES
 from expert_residency.traces import read_trace, write_parquet
 
 

@@ -552,7 +552,7 @@ def test_columns_carry_units_and_are_documented(undisturbed: Path) -> None:
 
 
 def test_numbers_of_a_row_agree_with_each_other(undisturbed: Path) -> None:
-    from expert_residency.sim.result import CAUSES, TIERS
+    from expert_residency.sim.timed.result import CAUSES, TIERS
 
     frame = read_dataset(undisturbed)
     assert (frame[[f"{c}_ms_per_token" for c in CAUSES]].sum(axis=1) - frame["ms_per_token"]).abs().max() < 1e-9

@@ -16,16 +16,16 @@ from expert_residency.policies import PolicyError, create
 from expert_residency.policies.eviction.lru import Lru
 from expert_residency.policies.prefetch.previous_token import PreviousToken
 from expert_residency.policies.structures import first_free
-from expert_residency.sim.channels import CopyEngine, Disk
 from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.cli import main
-from expert_residency.sim.engine import SimPyEngine
 from expert_residency.sim.errors import CompileError, SimError
 from expert_residency.sim.kernel import choice, choose_timed
 from expert_residency.sim.replay import replay
 from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.result import CAUSES, TIERS
 from expert_residency.sim.run import RunSpec, prepare, simulate
+from expert_residency.sim.timed.channels import CopyEngine, Disk
+from expert_residency.sim.timed.engine import SimPyEngine
+from expert_residency.sim.timed.result import CAUSES, TIERS
 from expert_residency.traces.bundled import load
 from tests.interpreted import interpret
 from tests.tiny_runs import CHANGED, SWAPS, Tiny, compiled, tiny_runs

@@ -13,7 +13,7 @@ import pytest
 
 from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.run import RunSpec, simulate
-from expert_residency.sim.timeline import FILLING, TRACKS, Timeline
+from expert_residency.sim.timed.timeline import FILLING, TRACKS, Timeline
 from expert_residency.traces.bundled import load
 
 

@@ -27,8 +27,8 @@ from expert_residency.sim.cli.common import (
 
 if TYPE_CHECKING:
     from expert_residency.sim.arms import Arm
-    from expert_residency.sim.result import RunResult
     from expert_residency.sim.run import RunSpec
+    from expert_residency.sim.timed.result import RunResult
     from expert_residency.traces import RoutingTrace
 
 BOUND = "a policy sees the future: a bound, not a candidate"
@@ -171,7 +171,7 @@ def _ahead(spec: RunSpec) -> bool:
 def _run_arms(arms: tuple[Arm, ...], json: Path | None, simulator: str) -> None:
     """Run a scenario of several arms and print one line each."""
     from expert_residency.sim.arms import run_arms
-    from expert_residency.sim.result import CAUSES
+    from expert_residency.sim.timed.result import CAUSES
 
     quiet = str(json) == "-"
     found = run_arms(

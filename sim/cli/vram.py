@@ -34,7 +34,7 @@ def vram(
     from expert_residency.hwmodels.vram import slot_bytes
     from expert_residency.sim.choices.vram import card_budget, ram_budget
     from expert_residency.sim.errors import MisfitError
-    from expert_residency.sim.host import plan_host
+    from expert_residency.sim.timed.host import plan_host
     from expert_residency.traces import load_model
 
     geometry, profile = load_model(model), load_profile(hardware)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.report.data import CAUSE_WORDS
-from expert_residency.sim.result import CAUSES
+from expert_residency.sim.timed.result import CAUSES
 
 if TYPE_CHECKING:
     import altair as alt

@@ -1,1 +1,1 @@
-"""The timed model in compiled code: what `sim.engine` defines, with the same integers."""
+"""The timed model in compiled code: what `sim.timed.engine` defines, with the same integers."""

@@ -1,4 +1,4 @@
-"""`sim.engine.prefetcher` on arrays: proposals, which become copies, and the staging ring."""
+"""`sim.timed.engine.prefetcher` on arrays: proposals, which become copies, and the staging ring."""
 
 # ruff: noqa: TC004  (names of the seam are there at run time, but not by import)
 
@@ -7,8 +7,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from expert_residency.policies.structures import push_back, unlink
-from expert_residency.sim.channels.copy_engine import CANCELLED, COPYING, DONE, PREFETCH
-from expert_residency.sim.host.plan import PAGE_CACHE
 from expert_residency.sim.kernel.timed.copies import cancel, hold, leave_ring, let_go
 from expert_residency.sim.kernel.timed.host import NOBODY, read, source
 from expert_residency.sim.kernel.timed.landings import ask
@@ -36,6 +34,8 @@ from expert_residency.sim.kernel.timed.tables import (
     WASTED_BYTES,
     Run,
 )
+from expert_residency.sim.timed.channels.copy_engine import CANCELLED, COPYING, DONE, PREFETCH
+from expert_residency.sim.timed.host.plan import PAGE_CACHE
 
 if TYPE_CHECKING:
     from expert_residency.sim.kernel.timed.seam import call

@@ -1,19 +1,8 @@
-"""`sim.channels.copy_engine` on arrays: batches of copies, and queues in front of an engine."""
+"""`sim.timed.channels.copy_engine` on arrays: batches of copies, and queues in front of an engine."""
 
 from __future__ import annotations
 
 from expert_residency.policies.structures import front, push_back, unlink
-from expert_residency.sim.channels.copy_engine import (
-    ADAPT,
-    CANCELLED,
-    COPYING,
-    DEMAND,
-    DONE,
-    PREFETCH,
-    QUEUED,
-    WAITING,
-)
-from expert_residency.sim.host.plan import PINNED
 from expert_residency.sim.kernel.timed.net import start
 from expert_residency.sim.kernel.timed.residency import dropped_copy, slot_cancelled
 from expert_residency.sim.kernel.timed.tables import (
@@ -30,6 +19,17 @@ from expert_residency.sim.kernel.timed.tables import (
     USED_COPIES,
     Run,
 )
+from expert_residency.sim.timed.channels.copy_engine import (
+    ADAPT,
+    CANCELLED,
+    COPYING,
+    DEMAND,
+    DONE,
+    PREFETCH,
+    QUEUED,
+    WAITING,
+)
+from expert_residency.sim.timed.host.plan import PINNED
 
 # ---- records -------------------------------------------------------------------------------------
 

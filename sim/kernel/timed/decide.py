@@ -1,4 +1,4 @@
-"""`sim.engine.decisions` on arrays."""
+"""`sim.timed.engine.decisions` on arrays."""
 
 # ruff: noqa: TC004  (names of the seam are there at run time, but not by import)
 
@@ -7,8 +7,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from expert_residency.policies.protocol import NEVER, Ints
-from expert_residency.sim.channels.copy_engine import ADAPT, DEMAND, DONE
-from expert_residency.sim.host.plan import DISK, PAGE_CACHE, PINNED
 from expert_residency.sim.kernel.state import LINE
 from expert_residency.sim.kernel.timed.ahead import take
 from expert_residency.sim.kernel.timed.copies import add_copy, drop_stale, new_batch, promote
@@ -50,7 +48,9 @@ from expert_residency.sim.kernel.timed.tables import (
     WELCOME,
     Run,
 )
-from expert_residency.sim.result import T_CPU_PINNED, T_DISK, T_IN_FLIGHT, T_PCIE, T_VRAM, TIERS
+from expert_residency.sim.timed.channels.copy_engine import ADAPT, DEMAND, DONE
+from expert_residency.sim.timed.host.plan import DISK, PAGE_CACHE, PINNED
+from expert_residency.sim.timed.result import T_CPU_PINNED, T_DISK, T_IN_FLIGHT, T_PCIE, T_VRAM, TIERS
 
 if TYPE_CHECKING:
     from expert_residency.sim.kernel.timed.seam import call, fetch_line

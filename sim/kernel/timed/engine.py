@@ -1,4 +1,6 @@
-"""The timed kernel from Python: compiled once, run as `sim.engine.SimPyEngine` would, with the same integers."""
+"""The timed kernel from Python: compiled once, run as `sim.timed.engine.SimPyEngine` would, with the
+same integers.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,6 @@ from numba.core import types
 
 from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.errors import CompileError, SimError
-from expert_residency.sim.host import HostPlan
 from expert_residency.sim.kernel.choice import timed_marker
 from expert_residency.sim.kernel.groups import Group, Spec, Table, call, fetch_line, group_at, has_raised, marked
 from expert_residency.sim.kernel.link import compile_loop, run_kernel
@@ -24,15 +25,16 @@ from expert_residency.sim.kernel.timed import tables as t
 from expert_residency.sim.kernel.timed.host import ACTIVE, INACTIVE
 from expert_residency.sim.kernel.timed.layout import SLOT, run_table
 from expert_residency.sim.kernel.timed.walk import run_passes
-from expert_residency.sim.machine import Machine
-from expert_residency.sim.page_cache import PageCache
 from expert_residency.sim.residency.pool import CachePool
-from expert_residency.sim.result import CAUSES, PHASES, TIERS, PrefetchStats, RunResult
+from expert_residency.sim.timed.host import HostPlan
+from expert_residency.sim.timed.machine import Machine
+from expert_residency.sim.timed.page_cache import PageCache
+from expert_residency.sim.timed.result import CAUSES, PHASES, TIERS, PrefetchStats, RunResult
 from expert_residency.traces import RoutingTrace
 
 if TYPE_CHECKING:
     from expert_residency.policies.protocol import Policy
-    from expert_residency.sim.engine import Policies
+    from expert_residency.sim.timed.engine import Policies
 
 PROGRESS_PASSES = 64
 """Passes between two reports of progress."""
@@ -45,7 +47,7 @@ class TimedKernel:
     Parameters
     ----------
     trace, machine, preset, cache, policies, miss, host_plan, page_cache, progress
-        As for `sim.engine.SimPyEngine`.
+        As for `sim.timed.engine.SimPyEngine`.
     recorder
         Allocator that the states of `cache` came from.
     """

@@ -1,9 +1,8 @@
-"""`sim.host.live`, `sim.channels.disk`, `sim.channels.cpu`, `sim.page_cache` on arrays."""
+"""`sim.timed.host.live`, `sim.timed.channels.disk`, `sim.timed.channels.cpu`, `sim.timed.page_cache` on arrays."""
 
 from __future__ import annotations
 
 from expert_residency.policies.structures import front, move_to_back, push_back, unlink
-from expert_residency.sim.host.plan import DISK, PAGE_CACHE
 from expert_residency.sim.kernel.timed.copies import hold, let_go, submit
 from expert_residency.sim.kernel.timed.net import start
 from expert_residency.sim.kernel.timed.tables import (
@@ -24,6 +23,7 @@ from expert_residency.sim.kernel.timed.tables import (
     WAITING_SINCE,
     Run,
 )
+from expert_residency.sim.timed.host.plan import DISK, PAGE_CACHE
 
 INACTIVE, ACTIVE = 0, 1
 NOBODY = -1

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from expert_residency.policies.protocol import NEVER
 from expert_residency.policies.structures import push_before
-from expert_residency.sim.channels.copy_engine import ADAPT, DONE, QUEUED
-from expert_residency.sim.channels.copy_engine import COPYING as IN_SERVICE
-from expert_residency.sim.host.plan import DISK
 from expert_residency.sim.kernel.timed.copies import (
     add_copy,
     begin,
@@ -45,6 +42,9 @@ from expert_residency.sim.kernel.timed.tables import (
     WAKE,
     Run,
 )
+from expert_residency.sim.timed.channels.copy_engine import ADAPT, DONE, QUEUED
+from expert_residency.sim.timed.channels.copy_engine import COPYING as IN_SERVICE
+from expert_residency.sim.timed.host.plan import DISK
 
 # ---- time ----------------------------------------------------------------------------------------
 

@@ -9,19 +9,19 @@ import numpy as np
 import numpy.typing as npt
 
 from expert_residency.policies.structures import Links
-from expert_residency.sim.costs import Costs
-from expert_residency.sim.engine.transfers import drive_rates, shared_servers
-from expert_residency.sim.host import HostPlan
 from expert_residency.sim.kernel.timed import tables as t
-from expert_residency.sim.page_cache import ACTIVE_SHARE, PageCache
 from expert_residency.sim.residency.pool import CachePool, kept_with
-from expert_residency.sim.result import CAUSES, PHASES, TIERS
+from expert_residency.sim.timed.costs import Costs
+from expert_residency.sim.timed.engine.transfers import drive_rates, shared_servers
+from expert_residency.sim.timed.host import HostPlan
+from expert_residency.sim.timed.page_cache import ACTIVE_SHARE, PageCache
+from expert_residency.sim.timed.result import CAUSES, PHASES, TIERS
 from expert_residency.traces import RoutingTrace
 
 if TYPE_CHECKING:
     from expert_residency.sim.choices.preset import EnginePreset
-    from expert_residency.sim.engine import Policies
-    from expert_residency.sim.machine import Machine
+    from expert_residency.sim.timed.engine import Policies
+    from expert_residency.sim.timed.machine import Machine
 
 MISS = {"cpu": t.M_CPU, "fetch": t.M_FETCH, "hybrid": t.M_HYBRID, "stream": t.M_STREAM}
 INSERTION = {

@@ -1,4 +1,4 @@
-"""`sim.channels.shared` on arrays: flows through servers whose rate is shared."""
+"""`sim.timed.channels.shared` on arrays: flows through servers whose rate is shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sim.residency.pool.CachePool` and `sim.engine.slots.Slots` on arrays."""
+"""`sim.residency.pool.CachePool` and `sim.timed.engine.slots.Slots` on arrays."""
 
 # ruff: noqa: TC004  (names of the seam are there at run time, but not by import)
 

@@ -1,8 +1,8 @@
 """All that the timed kernel works on, in groups of arrays and numbers.
 
-Python objects of `sim.engine` and `sim.channels` are numbers here: a batch, a flow or a segment is a place in some
-arrays, and what an object would call back is a kind that says which function to call. Numbers that change stand in
-`Run.v`, under the names at the end of this file.
+Python objects of `sim.timed.engine` and `sim.timed.channels` are numbers here: a batch, a flow or a segment is a
+place in some arrays, and what an object would call back is a kind that says which function to call. Numbers that
+change stand in `Run.v`, under the names at the end of this file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Trace(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """`sim.costs.Costs` and the preset's times, in ns."""
+    """`sim.timed.costs.Costs` and the preset's times, in ns."""
 
     card_of: Ints
     """(layers,)"""
@@ -390,7 +390,7 @@ STATS = (
     "proposed", "issued", "issued_bytes", "useful", "useful_bytes", "late", "late_bytes", "wasted", "wasted_bytes",
     "cancelled", "refused", "over_budget", "polluted", "polluted_bytes", "blocking_bytes", "blocked_ns", "wanted",
 )  # fmt: skip
-"""Fields of `sim.result.PrefetchStats` in the order of `Found.stats`."""
+"""Fields of `sim.timed.result.PrefetchStats` in the order of `Found.stats`."""
 
 (
     NOW, STATUS, FROM_PASS, TO_PASS, NUMBER, CARD, PASS,  # the clock and where the walk is

@@ -1,4 +1,4 @@
-"""`sim.engine.walk` on arrays: the walk through the passes, layer by layer."""
+"""`sim.timed.engine.walk` on arrays: the walk through the passes, layer by layer."""
 
 # ruff: noqa: TC004  (names of the seam are there at run time, but not by import)
 
@@ -49,7 +49,7 @@ from expert_residency.sim.kernel.timed.tables import (
     WAVES,
     Run,
 )
-from expert_residency.sim.result import (
+from expert_residency.sim.timed.result import (
     ADAPT_WAIT,
     CAUSES,
     CPU_WAIT,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from expert_residency.sim.channels.shared import SharedNet
+from expert_residency.sim.timed.channels.shared import SharedNet
 
 
 class Segment:

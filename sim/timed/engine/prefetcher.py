@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from expert_residency.policies.protocol import Event, Lists, PrefetchPolicy
-from expert_residency.sim.channels import PREFETCH, Batch
-from expert_residency.sim.channels.copy_engine import CANCELLED, COPYING, DONE
 from expert_residency.sim.choices.prefetch_rule import Insertion
-from expert_residency.sim.engine.slots import Slots
-from expert_residency.sim.engine.transfers import Transfers
+from expert_residency.sim.timed.channels import PREFETCH, Batch
+from expert_residency.sim.timed.channels.copy_engine import CANCELLED, COPYING, DONE
+from expert_residency.sim.timed.engine.slots import Slots
+from expert_residency.sim.timed.engine.transfers import Transfers
 
 
 class Prefetcher:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from expert_residency.sim.channels.shared import SharedNet
+from expert_residency.sim.timed.channels.shared import SharedNet
 
 DEMAND, ADAPT, PREFETCH = 0, 1, 2
 CLASSES = ("demand", "adapt", "prefetch")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from expert_residency.sim.channels.shared import SharedNet
+from expert_residency.sim.timed.channels.shared import SharedNet
 
 
 class Read:

@@ -7,11 +7,11 @@ from typing import Any
 
 from expert_residency.hwmodels.profile import Disk as DiskProfile
 from expert_residency.policies.protocol import NEVER
-from expert_residency.sim.channels import ADAPT, DEMAND, Batch, CopyEngine, CpuPool, Disk, SharedNet
-from expert_residency.sim.host import DISK, PINNED, Host, HostPlan
-from expert_residency.sim.machine import Machine
-from expert_residency.sim.page_cache import PageCache
-from expert_residency.sim.timeline import Timeline
+from expert_residency.sim.timed.channels import ADAPT, DEMAND, Batch, CopyEngine, CpuPool, Disk, SharedNet
+from expert_residency.sim.timed.host import DISK, PINNED, Host, HostPlan
+from expert_residency.sim.timed.machine import Machine
+from expert_residency.sim.timed.page_cache import PageCache
+from expert_residency.sim.timed.timeline import Timeline
 
 DRAM_SERVER, DISK_SERVER = 0, 1
 

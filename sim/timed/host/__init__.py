@@ -1,7 +1,7 @@
 """Where experts lie on the host: the ways to hold them (`tiers`), what each decides (`plan`), a run (`live`)."""
 
-from expert_residency.sim.host.live import Host
-from expert_residency.sim.host.plan import (
+from expert_residency.sim.timed.host.live import Host
+from expert_residency.sim.timed.host.plan import (
     DISK,
     PAGE_CACHE,
     PAGEABLE,
@@ -12,7 +12,7 @@ from expert_residency.sim.host.plan import (
     HostPlan,
     StartState,
 )
-from expert_residency.sim.host.tiers import HOST_MODES, parse_host, plan_host
+from expert_residency.sim.timed.host.tiers import HOST_MODES, parse_host, plan_host
 
 __all__ = [
     "DISK",

@@ -12,7 +12,7 @@ PINNED, PAGEABLE, PAGE_CACHE, DISK = 0, 1, 2, 3
 SOURCES: tuple[ExpertSource, ...] = ("pinned", "pageable", "page_cache")
 """Rates of a profile by which the CPU pool reads the first three."""
 HostMode = str
-"""`name` or `name:param=value,...`, see `sim.host.tiers`."""
+"""`name` or `name:param=value,...`, see `sim.timed.host.tiers`."""
 StartState = Literal["cold", "warm", "carry"]
 """Page cache at the start: empty, the file read once from front to back, or as the run before left it."""
 START_STATES = ("cold", "warm", "carry")

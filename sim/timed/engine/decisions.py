@@ -8,17 +8,17 @@ from __future__ import annotations
 from functools import partial
 
 from expert_residency.policies.protocol import NEVER, Event
-from expert_residency.sim.channels import ADAPT, DEMAND, Batch
-from expert_residency.sim.channels.copy_engine import DONE
-from expert_residency.sim.channels.cpu import Segment
 from expert_residency.sim.choices.preset import EnginePreset
-from expert_residency.sim.costs import Costs
-from expert_residency.sim.engine.prefetcher import Prefetcher
-from expert_residency.sim.engine.slots import Slots
-from expert_residency.sim.engine.transfers import Transfers
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.host import DISK, PAGE_CACHE, PAGEABLE, PINNED, SOURCES
-from expert_residency.sim.result import PHASES, T_CPU_PINNED, T_DISK, T_IN_FLIGHT, T_PCIE, T_VRAM, TIERS
+from expert_residency.sim.timed.channels import ADAPT, DEMAND, Batch
+from expert_residency.sim.timed.channels.copy_engine import DONE
+from expert_residency.sim.timed.channels.cpu import Segment
+from expert_residency.sim.timed.costs import Costs
+from expert_residency.sim.timed.engine.prefetcher import Prefetcher
+from expert_residency.sim.timed.engine.slots import Slots
+from expert_residency.sim.timed.engine.transfers import Transfers
+from expert_residency.sim.timed.host import DISK, PAGE_CACHE, PAGEABLE, PINNED, SOURCES
+from expert_residency.sim.timed.result import PHASES, T_CPU_PINNED, T_DISK, T_IN_FLIGHT, T_PCIE, T_VRAM, TIERS
 from expert_residency.traces import Phase
 
 PREFILL = int(Phase.PREFILL)

@@ -10,8 +10,8 @@ from expert_residency.hwmodels.cost import handoff_ns
 from expert_residency.hwmodels.profile import ExpertSource
 from expert_residency.hwmodels.units import ns_for_bytes
 from expert_residency.sim.choices.preset import EnginePreset
-from expert_residency.sim.host import SOURCES
-from expert_residency.sim.machine import Machine
+from expert_residency.sim.timed.host import SOURCES
+from expert_residency.sim.timed.machine import Machine
 from expert_residency.traces import ModelGeometry
 
 

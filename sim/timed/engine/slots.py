@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from expert_residency.policies.protocol import NEVER
-from expert_residency.sim.channels import PREFETCH, Batch
 from expert_residency.sim.residency.pool import CachePool
-from expert_residency.sim.result import PrefetchStats
+from expert_residency.sim.timed.channels import PREFETCH, Batch
+from expert_residency.sim.timed.result import PrefetchStats
 
 
 class Slots:

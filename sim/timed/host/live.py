@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from expert_residency.sim.channels.disk import Disk, Read
-from expert_residency.sim.host.plan import DISK, PAGE_CACHE, HostPlan
-from expert_residency.sim.page_cache import PageCache
+from expert_residency.sim.timed.channels.disk import Disk, Read
+from expert_residency.sim.timed.host.plan import DISK, PAGE_CACHE, HostPlan
+from expert_residency.sim.timed.page_cache import PageCache
 
 
 class Host:

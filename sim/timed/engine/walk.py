@@ -8,7 +8,7 @@ event a layer and an event a transfer, never one an expert that is resident.
 At equal times the order is (time, priority, sequence): transfers end before anybody decides, those that end
 together end in the order in which they began, and then the walk goes on. Nothing depends on hash order.
 
-What becomes of an event's members is decided in `sim.engine.decisions`.
+What becomes of an event's members is decided in `sim.timed.engine.decisions`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from expert_residency.policies.protocol import (
 )
 from expert_residency.sim.choices.prefetch_rule import Insertion
 from expert_residency.sim.choices.preset import EnginePreset
-from expert_residency.sim.costs import Costs
-from expert_residency.sim.engine.decisions import Decisions, Wait
-from expert_residency.sim.engine.exchange import Exchange
-from expert_residency.sim.engine.prefetcher import Prefetcher
-from expert_residency.sim.engine.slots import Slots
-from expert_residency.sim.engine.transfers import Transfers
-from expert_residency.sim.host import HostPlan
-from expert_residency.sim.machine import Machine
-from expert_residency.sim.page_cache import PageCache
 from expert_residency.sim.residency.pool import CachePool
-from expert_residency.sim.result import (
+from expert_residency.sim.timed.costs import Costs
+from expert_residency.sim.timed.engine.decisions import Decisions, Wait
+from expert_residency.sim.timed.engine.exchange import Exchange
+from expert_residency.sim.timed.engine.prefetcher import Prefetcher
+from expert_residency.sim.timed.engine.slots import Slots
+from expert_residency.sim.timed.engine.transfers import Transfers
+from expert_residency.sim.timed.host import HostPlan
+from expert_residency.sim.timed.machine import Machine
+from expert_residency.sim.timed.page_cache import PageCache
+from expert_residency.sim.timed.result import (
     ADAPT_WAIT,
     CAUSES,
     CPU_WAIT,
@@ -54,7 +54,7 @@ from expert_residency.sim.result import (
     SYNC,
     RunResult,
 )
-from expert_residency.sim.timeline import Timeline
+from expert_residency.sim.timed.timeline import Timeline
 from expert_residency.traces import Phase, RoutingTrace
 
 PREFILL, VERIFY = int(Phase.PREFILL), int(Phase.VERIFY)

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from expert_residency.policies.protocol import NEVER
-from expert_residency.sim.channels import ADAPT, Batch
-from expert_residency.sim.engine.slots import Slots
-from expert_residency.sim.engine.transfers import Transfers
+from expert_residency.sim.timed.channels import ADAPT, Batch
+from expert_residency.sim.timed.engine.slots import Slots
+from expert_residency.sim.timed.engine.transfers import Transfers
 
 
 class Exchange:

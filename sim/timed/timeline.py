@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import IO, Any
 
 from expert_residency.sim.aside import aside
-from expert_residency.sim.channels.copy_engine import CLASSES, Batch
-from expert_residency.sim.channels.cpu import Segment
-from expert_residency.sim.channels.disk import Read
+from expert_residency.sim.timed.channels.copy_engine import CLASSES, Batch
+from expert_residency.sim.timed.channels.cpu import Segment
+from expert_residency.sim.timed.channels.disk import Read
 from expert_residency.traces import ModelGeometry
 
 TRACKS = (
