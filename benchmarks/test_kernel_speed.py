@@ -20,8 +20,8 @@ import pytest
 from expert_residency.policies import create
 from expert_residency.policies.protocol import NEVER, Pool
 from expert_residency.sim.curve import hit_curve
-from expert_residency.sim.kernel.future import future_arrays
-from expert_residency.sim.kernel.replay import ReplayKernel, StepArrays
+from expert_residency.sim.kernel.counts.future import future_arrays
+from expert_residency.sim.kernel.counts.replay import ReplayKernel, StepArrays
 from expert_residency.sim.replay import Steps
 from expert_residency.sim.residency.pool import Capacity, make_pool
 from expert_residency.traces import ModelGeometry, Phase
@@ -181,7 +181,7 @@ def test_cost_grows_no_faster_than_the_logarithm_of_the_capacity(name, most):
 COMPILE = """
 import sys, time
 import numpy as np
-import sim.kernel.views
+import sim.kernel.compiler.views
 from expert_residency.policies import create
 from expert_residency.policies.protocol import Pool
 from expert_residency.sim.kernel.future import future_arrays

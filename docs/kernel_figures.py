@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 from expert_residency.policies import create
 from expert_residency.policies.protocol import Pool
-from expert_residency.sim.kernel.future import future_arrays
-from expert_residency.sim.kernel.replay import ReplayKernel, StepArrays
+from expert_residency.sim.kernel.counts.future import future_arrays
+from expert_residency.sim.kernel.counts.replay import ReplayKernel, StepArrays
 
 LAYERS, EXPERTS, TOP_K = 48, 512, 10
 

@@ -14,7 +14,7 @@ from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
 if TYPE_CHECKING:
     import pandas as pd
 
-    from expert_residency.sim.kernel.replay import ReplayKernel
+    from expert_residency.sim.kernel.counts.replay import ReplayKernel
 
 IntArray = npt.NDArray[np.integer[Any]]
 
@@ -120,7 +120,7 @@ def phase_passes(trace: RoutingTrace, warmup_passes: int) -> IntArray:
 
 def counted(kernel: ReplayKernel, passes: IntArray, hits: npt.NDArray[Any], placed: int) -> Run:
     """What a kernel has counted, over these passes."""
-    from expert_residency.sim.kernel.loop import ADMITTED_BYTES, EVICTIONS, WAVES
+    from expert_residency.sim.kernel.counts.loop import ADMITTED_BYTES, EVICTIONS, WAVES
 
     counts = kernel.counters.reshape(*passes.shape, -1)
     phases = {"all": Counters.of(counts.sum(axis=(0, 1)), int(passes.sum()))}

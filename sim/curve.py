@@ -1,8 +1,8 @@
 """Hit rate against capacity: one policy or several at many capacities, without time.
 
 An LRU that starts empty, admits always and keeps experts of one size in each scope is counted at all capacities
-in one pass (`sim.kernel.stack` says when that is exact); all others are replayed at each, in threads where the
-kernel runs.
+in one pass (`sim.kernel.counts.stack` says when that is exact); all others are replayed at each, in threads where
+the kernel runs.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def hit_curve(
 
 def _one_pass(trace: RoutingTrace, steps: Steps, capacities: Sequence[Capacity]) -> dict[int, Point]:
     """Points of an LRU that one pass answers exactly, by their index."""
-    from expert_residency.sim.kernel.curves import Depths, lru_depths
+    from expert_residency.sim.kernel.counts.curves import Depths, lru_depths
 
     found: dict[int, Point] = {}
     known: dict[str, Depths] = {}

@@ -142,7 +142,7 @@ class _Job:
 
     def compiled(self) -> Run:
         """Run in the kernel."""
-        from expert_residency.sim.kernel.replay import ReplayKernel
+        from expert_residency.sim.kernel.counts.replay import ReplayKernel
 
         trace, steps = self.trace, self.steps
         oracle = self.eviction.needs_future or self.placement.needs_future

@@ -39,7 +39,7 @@ from expert_residency.traces import ModelGeometry, RoutingTrace
 
 if TYPE_CHECKING:
     from expert_residency.policies.protocol import Allocator, Future
-    from expert_residency.sim.kernel.state import Recorder
+    from expert_residency.sim.kernel.compiler.state import Recorder
     from expert_residency.sim.kernel.timed.engine import TimedKernel
 
 MOST_PREDICT_US = 1e9
@@ -213,7 +213,7 @@ def prepare(
     _check_vram(machine, geometry, pool.capacity, spec, insertion.staging_slots)
     recorder = None
     if compiled:
-        from expert_residency.sim.kernel.state import Recorder
+        from expert_residency.sim.kernel.compiler.state import Recorder
 
         recorder = Recorder(pool.keys)
     cache = CachePool(pool, eviction, admission, future, alloc=recorder or alloc)

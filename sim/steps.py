@@ -14,7 +14,7 @@ from expert_residency.sim.residency.pool import future_of, prompt_rows
 from expert_residency.traces import RoutingTrace
 
 if TYPE_CHECKING:
-    from expert_residency.sim.kernel.replay import StepArrays
+    from expert_residency.sim.kernel.counts.replay import StepArrays
 
 IntArray = npt.NDArray[np.integer[Any]]
 
@@ -57,7 +57,7 @@ class Steps:
     @cached_property
     def arrays(self) -> StepArrays:
         """As the kernel wants them."""
-        from expert_residency.sim.kernel.replay import StepArrays
+        from expert_residency.sim.kernel.counts.replay import StepArrays
 
         return StepArrays.of(
             self.offsets, self.layers, self.passes, self.keys, self.rows, self.trace.pass_phase,
@@ -67,6 +67,6 @@ class Steps:
     @cached_property
     def future_arrays(self) -> Future:
         """What an oracle may know, as arrays."""
-        from expert_residency.sim.kernel.future import future_arrays
+        from expert_residency.sim.kernel.counts.future import future_arrays
 
         return future_arrays(self.arrays, prompt_rows(self.trace))

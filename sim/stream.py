@@ -48,7 +48,7 @@ def replay_stream(
     SimError, PolicyError, TraceError
         A policy or quota that needs the whole trace, or that cannot be compiled, and whatever reading raises.
     """
-    from expert_residency.sim.kernel.replay import ReplayKernel
+    from expert_residency.sim.kernel.counts.replay import ReplayKernel
 
     check_capacity(capacity)
     if capacity.quotas != "equal":

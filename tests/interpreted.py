@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from expert_residency.policies.protocol import Event
-from expert_residency.sim.kernel.link import Linker
-from expert_residency.sim.kernel.state import Recorder
+from expert_residency.sim.kernel.compiler.link import Linker
+from expert_residency.sim.kernel.compiler.state import Recorder
 from expert_residency.sim.kernel.timed import tables as t
 from expert_residency.sim.kernel.timed.layout import SLOT, run_table
 from expert_residency.sim.kernel.timed.walk import run_passes

@@ -21,7 +21,8 @@ from expert_residency.policies.eviction.lfu import Lfu
 from expert_residency.policies.eviction.lru import Lru
 from expert_residency.sim.curve import even_capacities, hit_curve
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.kernel import choice, choose, loop
+from expert_residency.sim.kernel import choice, choose
+from expert_residency.sim.kernel.counts import loop
 from expert_residency.sim.replay import Steps, replay
 from expert_residency.sim.residency.pool import Capacity, make_pool
 from expert_residency.sim.testing.cases import capacities, random_trace
@@ -233,7 +234,7 @@ def test_unequal_sizes_in_one_pool_are_replayed():
 
 
 def test_a_stream_in_chunks_counts_as_the_whole(own_cache):
-    from expert_residency.sim.kernel.replay import ReplayKernel
+    from expert_residency.sim.kernel.counts.replay import ReplayKernel
 
     trace = random_trace(7)
     pool = make_pool(trace.geometry, Capacity(total_bytes=trace.geometry.all_expert_bytes // 2))

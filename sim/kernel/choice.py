@@ -11,7 +11,7 @@ from typing import Literal
 
 from expert_residency.policies.protocol import Policy
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.kernel.link import cache_folder
+from expert_residency.sim.kernel.compiler.link import cache_folder
 
 Simulator = Literal["auto", "reference", "kernel"]
 SIMULATORS: tuple[Simulator, ...] = ("auto", "reference", "kernel")

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from expert_residency.policies.protocol import NEVER, Ints
-from expert_residency.sim.kernel.state import LINE
+from expert_residency.sim.kernel.compiler.state import LINE
 from expert_residency.sim.kernel.timed.ahead import take
 from expert_residency.sim.kernel.timed.copies import add_copy, drop_stale, new_batch, promote
 from expert_residency.sim.kernel.timed.host import read, source

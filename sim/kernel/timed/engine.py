@@ -17,9 +17,18 @@ from numba.core import types
 from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.errors import CompileError, SimError
 from expert_residency.sim.kernel.choice import timed_marker
-from expert_residency.sim.kernel.groups import Group, Spec, Table, call, fetch_line, group_at, has_raised, marked
-from expert_residency.sim.kernel.link import compile_loop, run_kernel
-from expert_residency.sim.kernel.state import Flat, Recorder, state_function
+from expert_residency.sim.kernel.compiler.groups import (
+    Group,
+    Spec,
+    Table,
+    call,
+    fetch_line,
+    group_at,
+    has_raised,
+    marked,
+)
+from expert_residency.sim.kernel.compiler.link import compile_loop, run_kernel
+from expert_residency.sim.kernel.compiler.state import Flat, Recorder, state_function
 from expert_residency.sim.kernel.timed import policy_calls
 from expert_residency.sim.kernel.timed import tables as t
 from expert_residency.sim.kernel.timed.host import ACTIVE, INACTIVE

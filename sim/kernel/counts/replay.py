@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from expert_residency.policies.protocol import AdmissionPolicy, EvictionPolicy, Future, Pool
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.kernel import loop
-from expert_residency.sim.kernel.link import compile_loop, run_kernel
-from expert_residency.sim.kernel.state import NARROW_MOST, Flat, Recorder, state_function
+from expert_residency.sim.kernel.compiler.link import compile_loop, run_kernel
+from expert_residency.sim.kernel.compiler.state import NARROW_MOST, Flat, Recorder, state_function
+from expert_residency.sim.kernel.counts import loop
 
 MOST_STEPS = NARROW_MOST - 1
 """Steps of one chunk."""
@@ -196,7 +196,7 @@ def _compiled(
     policies: tuple[type[EvictionPolicy], type[AdmissionPolicy]], job: _Layout, evict: _Layout, admit: _Layout
 ) -> Any:
     eviction, admission = policies
-    from expert_residency.sim.kernel.views import fetch_ahead
+    from expert_residency.sim.kernel.compiler.views import fetch_ahead
 
     bound = {
         "fetch_ahead": fetch_ahead,

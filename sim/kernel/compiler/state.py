@@ -201,7 +201,7 @@ class Flat:
 
 def state_function(form: str, offset: int, classes: dict[str, type]) -> Any:
     """Function from a table to the state of this form that begins at `offset` in it."""
-    from expert_residency.sim.kernel.views import float_at, integer_at, reader
+    from expert_residency.sim.kernel.compiler.views import float_at, integer_at, reader
 
     placed = re.sub(r"o \+ (\d+)", lambda found: str(offset + int(found[1])), form)
     source = f"def state_at(t):\n    return {placed}\n"

@@ -23,7 +23,7 @@ from typing import Any
 
 from expert_residency.policies.protocol import PolicyError
 from expert_residency.sim.errors import CompileError
-from expert_residency.sim.kernel.state import FROM_FORM
+from expert_residency.sim.kernel.compiler.state import FROM_FORM
 
 SIGNATURE = "void(int64)"
 INNER = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -135,7 +135,7 @@ def compile_loop(
     import numba
     from numba.core.errors import NumbaError
 
-    from expert_residency.sim.kernel.parts import parts_of
+    from expert_residency.sim.kernel.compiler.parts import parts_of
 
     linker = Linker(bound)
     copied = linker.copy(loop)  # type: ignore[arg-type]

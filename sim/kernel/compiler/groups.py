@@ -21,7 +21,7 @@ from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import intrinsic, lower_getattr_generic, models, register_model
 
 from expert_residency.sim.errors import CompileError
-from expert_residency.sim.kernel.views import WORD, View, prefetch
+from expert_residency.sim.kernel.compiler.views import WORD, View, prefetch
 
 Spec = tuple[str, tuple[tuple[str, int, Any], ...]]
 """Name of a group, and of each field its name, its place in words, and what stands there."""

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from expert_residency.sim.kernel import stack
-from expert_residency.sim.kernel.link import compile_loop
-from expert_residency.sim.kernel.loop import N_PHASES
-from expert_residency.sim.kernel.replay import StepArrays
-from expert_residency.sim.kernel.state import Flat, Recorder, state_function
+from expert_residency.sim.kernel.compiler.link import compile_loop
+from expert_residency.sim.kernel.compiler.state import Flat, Recorder, state_function
+from expert_residency.sim.kernel.counts import stack
+from expert_residency.sim.kernel.counts.loop import N_PHASES
+from expert_residency.sim.kernel.counts.replay import StepArrays
 
 
 @dataclass(frozen=True)

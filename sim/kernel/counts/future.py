@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from expert_residency.policies.protocol import NEVER, Future, Ints
-from expert_residency.sim.kernel.link import compile_loop
-from expert_residency.sim.kernel.replay import StepArrays
-from expert_residency.sim.kernel.state import Flat, Recorder, state_function
+from expert_residency.sim.kernel.compiler.link import compile_loop
+from expert_residency.sim.kernel.compiler.state import Flat, Recorder, state_function
+from expert_residency.sim.kernel.counts.replay import StepArrays
 from expert_residency.sim.residency.pool import link_uses
 
 if TYPE_CHECKING:
-    from expert_residency.sim.kernel.seam import job_state
+    from expert_residency.sim.kernel.counts.seam import job_state
 
 
 class Uses(NamedTuple):

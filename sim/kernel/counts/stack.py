@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from expert_residency.policies.protocol import Ints
 
 if TYPE_CHECKING:
-    from expert_residency.sim.kernel.seam import job_state
+    from expert_residency.sim.kernel.counts.seam import job_state
 
 
 class Trees(NamedTuple):
@@ -42,7 +42,7 @@ class Trees(NamedTuple):
 
 
 class StackJob(NamedTuple):
-    """Steps as in `sim.kernel.loop`, and the histograms to fill."""
+    """Steps as in `sim.kernel.counts.loop`, and the histograms to fill."""
 
     offsets: Ints
     passes: Ints

@@ -1,7 +1,7 @@
 """The replay loop in the compiled subset: `sim.residency.pool.CachePool` and `sim.replay` on arrays.
 
-Plain Python as it stands; `sim.kernel.link` compiles it together with the policies that it names, and binds the
-names of `sim.kernel.seam`.
+Plain Python as it stands; `sim.kernel.compiler.link` compiles it together with the policies that it names, and
+binds the names of `sim.kernel.counts.seam`.
 """
 
 # ruff: noqa: TC004  (names of the seam are there at run time, but not by import)
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from expert_residency.policies.protocol import Event, Ints
 
 if TYPE_CHECKING:
-    from expert_residency.sim.kernel.seam import (
+    from expert_residency.sim.kernel.counts.seam import (
         admit_accepts,
         admit_learn,
         admit_pass_done,

@@ -1,0 +1,1 @@
+"""The replay compiled: loops over residency that count, without time."""
