@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from expert_residency.sim.run import simulate
+from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.sweep import sweep
 from expert_residency.sim.sweep.cells import plan_cells
 from expert_residency.sim.sweep.spec import load_sweep

@@ -22,7 +22,7 @@ import pytest
 from expert_residency.sim.demo import SYNTHETIC, demo_trace, expert_room
 from expert_residency.sim.kernel.timed.engine import TimedKernel
 from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.run import RunSpec, prepare, simulate
+from expert_residency.sim.runs.simulate import RunSpec, prepare, simulate
 from expert_residency.traces import RoutingTrace
 from expert_residency.traces.synthetic import generate, load_style
 

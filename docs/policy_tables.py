@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from expert_residency.policies import available, create, describe
-from expert_residency.sim.replay import Capacity, ReplayResult, compulsory_bound, replay
-from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.runs.replay import Capacity, ReplayResult, compulsory_bound, replay
+from expert_residency.sim.runs.simulate import RunSpec, simulate
 from expert_residency.sim.timed.result import RunResult
 from expert_residency.traces import RoutingTrace, read_trace
 

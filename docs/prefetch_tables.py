@@ -17,7 +17,7 @@ from pathlib import Path
 from expert_residency.sim.bounds import baseline_spec, time_ns
 from expert_residency.sim.predictor import PASSES, break_even, study
 from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.runs.simulate import RunSpec, simulate
 from expert_residency.sim.score import Run
 from expert_residency.sim.timed.result import CAUSES, RunResult
 from expert_residency.traces import RoutingTrace, read_trace

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from expert_residency.hwmodels.registry import load_profile
-    from expert_residency.sim.replay import replay
     from expert_residency.sim.residency.pool import Capacity
-    from expert_residency.sim.run import RunSpec, simulate
+    from expert_residency.sim.runs.replay import replay
+    from expert_residency.sim.runs.simulate import RunSpec, simulate
     from expert_residency.sim.split.api import split
     from expert_residency.sim.sweep import sweep
     from expert_residency.sim.tune import tune
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 else:
     _HOME = {
         "Capacity": "sim.residency.pool",
-        "RunSpec": "sim.run",
+        "RunSpec": "sim.runs.simulate",
         "load_model": "traces",
         "load_profile": "hwmodels.registry",
         "read_trace": "traces",
-        "replay": "sim.replay",
-        "simulate": "sim.run",
+        "replay": "sim.runs.replay",
+        "simulate": "sim.runs.simulate",
         "split": "sim.split.api",
         "sweep": "sim.sweep",
         "tune": "sim.tune",

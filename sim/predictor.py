@@ -28,7 +28,7 @@ from expert_residency.policies.protocol import Lists
 from expert_residency.sim.bounds import baseline_spec, time_ns
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.residency.pool import Capacity, make_future, make_pool
-from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.runs.simulate import RunSpec, simulate
 from expert_residency.sim.timed.result import RunResult
 from expert_residency.traces import Phase, RoutingTrace
 

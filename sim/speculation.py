@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.runs.simulate import RunSpec, simulate
 from expert_residency.traces import RoutingTrace
 from expert_residency.traces.windows import compose_windows
 

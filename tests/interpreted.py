@@ -13,7 +13,7 @@ from expert_residency.sim.kernel.compiler.state import Recorder
 from expert_residency.sim.kernel.timed import tables as t
 from expert_residency.sim.kernel.timed.layout import SLOT, run_table
 from expert_residency.sim.kernel.timed.walk import run_passes
-from expert_residency.sim.run import prepare
+from expert_residency.sim.runs.simulate import prepare
 from expert_residency.sim.testing.strict import Strict, StrictLists
 
 

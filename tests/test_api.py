@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import expert_residency as er
-from expert_residency.sim.curve import hit_curve
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.stream import replay_stream
+from expert_residency.sim.runs.curve import hit_curve
+from expert_residency.sim.runs.stream import replay_stream
 from expert_residency.traces.bundled import load
 
 ROOT = Path(__file__).parents[1]

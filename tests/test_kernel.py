@@ -19,12 +19,12 @@ from expert_residency.policies import available, create, tally
 from expert_residency.policies.eviction.fifo import Fifo
 from expert_residency.policies.eviction.lfu import Lfu
 from expert_residency.policies.eviction.lru import Lru
-from expert_residency.sim.curve import even_capacities, hit_curve
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.kernel import choice, choose
 from expert_residency.sim.kernel.counts import loop
-from expert_residency.sim.replay import Steps, replay
 from expert_residency.sim.residency.pool import Capacity, make_pool
+from expert_residency.sim.runs.curve import even_capacities, hit_curve
+from expert_residency.sim.runs.replay import Steps, replay
 from expert_residency.sim.testing.cases import capacities, random_trace
 from expert_residency.traces import ModelGeometry, Phase, TraceBuilder
 
@@ -251,7 +251,7 @@ def test_a_second_process_finds_the_compiled_kernel(own_cache):
     code = (
         "import sys; from expert_residency.sim.testing.cases import random_trace;"
         "from expert_residency.sim.residency.pool import Capacity;"
-        "from expert_residency.sim.replay import replay; import numba.core.event as event\n"
+        "from expert_residency.sim.runs.replay import replay; import numba.core.event as event\n"
         "with event.install_recorder('numba:compile') as log:\n"
         "    replay(random_trace(1), 'fifo', Capacity(total_bytes=100), simulator='kernel')\n"
         "print(sum(e.is_start for _, e in log.buffer))"
@@ -269,7 +269,7 @@ def test_a_numba_with_other_steps_compiles_in_its_own_way(tmp_path):
         "from expert_residency.sim.kernel import parts; parts.STEPS = ('of another numba',)\n"
         "from expert_residency.sim.testing.cases import random_trace\n"
         "from expert_residency.sim.residency.pool import Capacity\n"
-        "from expert_residency.sim.replay import replay\n"
+        "from expert_residency.sim.runs.replay import replay\n"
         "print(replay(random_trace(1), 'fifo', Capacity(total_bytes=100), simulator='kernel').phases)"
     )
     away = os.environ | {"EXPERT_RESIDENCY_CACHE": str(tmp_path)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from expert_residency.sim.replay import Capacity, replay
+from expert_residency.sim.runs.replay import Capacity, replay
 from tests.test_conformance import one_layer
 
 lcs = pytest.importorskip("libcachesim", reason="libcachesim is not installed (optional oracle)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from expert_residency.sim.replay import Capacity, replay
+from expert_residency.sim.runs.replay import Capacity, replay
 from tests.test_conformance import one_layer
 
 EXPERTS, SLOTS, N = 64, 20, 3000

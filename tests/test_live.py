@@ -18,8 +18,8 @@ from expert_residency.hwmodels.live.steps import Measured
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.live.arms import COLUMNS, Arm, Outcome, decode_window, run_in_turn, to_rows, write_rows
 from expert_residency.sim.live.schedule import LiveChoices, Schedule, make_schedule, sizes_of
-from expert_residency.sim.replay import replay
 from expert_residency.sim.residency.pool import Capacity
+from expert_residency.sim.runs.replay import replay
 from expert_residency.traces import ModelGeometry, RoutingTrace
 from expert_residency.traces.bundled import load
 

@@ -24,7 +24,7 @@ from expert_residency.sim.cli import _register, app
 from expert_residency.sim.live.arms import Arm, decode_window, scaled
 from expert_residency.sim.live.schedule import make_schedule, sizes_of
 from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.runs.simulate import RunSpec, simulate
 from expert_residency.traces import RoutingTrace, read_trace
 from expert_residency.traces.bundled import load
 from expert_residency.traces.errors import TraceError

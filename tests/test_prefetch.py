@@ -18,7 +18,7 @@ from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.predictor import quality
 from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.runs.simulate import RunSpec, simulate
 from expert_residency.sim.testing import PREFETCH_CHECKS
 from expert_residency.sim.testing.prefetch import predicted_trace, proposals
 from expert_residency.sim.timed.channels import DEMAND, PREFETCH, Batch, CopyEngine, SharedNet

@@ -7,7 +7,7 @@ from expert_residency.sim.choices.preset import EnginePreset, list_engines, load
 from expert_residency.sim.choices.scenario import build_scenario
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.run import RunSpec
+from expert_residency.sim.runs.simulate import RunSpec
 
 NAMES = (
     "bigmoe-edge", "fetch-lru", "freetoken-hybrid", "generic", "llama.cpp-expert-cache", "ncmoe", "strata",

@@ -13,9 +13,9 @@ from expert_residency.sim.bounds import MissGap, Regime, assess, baseline_spec, 
 from expert_residency.sim.ceiling import binding_limit, ceilings
 from expert_residency.sim.cli import main
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.replay import replay
 from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.runs.replay import replay
+from expert_residency.sim.runs.simulate import RunSpec, simulate
 from expert_residency.sim.score import BINDS, Run, binding_sentence, score, score_run
 from expert_residency.sim.sweep import sweep
 from expert_residency.sim.testing.cases import random_trace

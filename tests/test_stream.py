@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.replay import replay
 from expert_residency.sim.residency.pool import Capacity
+from expert_residency.sim.runs.replay import replay
 from expert_residency.sim.testing.cases import random_trace
 from expert_residency.traces import TraceError, write_parquet
 from expert_residency.traces.parquet import read_parquet
@@ -52,7 +52,7 @@ def test_rows_out_of_order_are_refused(tmp_path, path):
 )
 def test_a_stream_counts_what_the_whole_counts(path, eviction, admission, options):
     pytest.importorskip("numba")
-    from expert_residency.sim.stream import replay_stream
+    from expert_residency.sim.runs.stream import replay_stream
 
     trace = read_parquet(path)
     room = Capacity(total_bytes=trace.geometry.all_expert_bytes // 2)
@@ -66,7 +66,7 @@ def test_a_stream_counts_what_the_whole_counts(path, eviction, admission, option
 
 def test_oracles_need_the_whole(path):
     pytest.importorskip("numba")
-    from expert_residency.sim.stream import replay_stream
+    from expert_residency.sim.runs.stream import replay_stream
 
     geometry = stream_geometry(path)
     room = Capacity(total_bytes=100)

@@ -22,7 +22,7 @@ from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.cli import main
 from expert_residency.sim.errors import MisfitError, SimError
 from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.run import RunSpec, prepare
+from expert_residency.sim.runs.simulate import RunSpec, prepare
 from expert_residency.sim.sweep import SweepError, load_sweep, read_dataset, sweep
 from expert_residency.sim.sweep.cells import plan_cells
 from expert_residency.sim.sweep.default import default_sweep
@@ -435,7 +435,7 @@ def test_the_kernel_fills_the_same_rows_and_the_log_says_who_ran(tmp_path):
 
 
 def test_failing_cells_are_recorded_and_may_be_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from expert_residency.sim.run import simulate
+    from expert_residency.sim.runs.simulate import simulate
 
     def fails_with_lfu(trace: Any, spec: Any, **_: Any) -> Any:
         if spec.eviction == "lfu":
@@ -567,7 +567,7 @@ def test_a_row_is_the_run(undisturbed: Path) -> None:
     import numpy as np
 
     from expert_residency.sim.residency.pool import Capacity
-    from expert_residency.sim.run import RunSpec, simulate
+    from expert_residency.sim.runs.simulate import RunSpec, simulate
 
     row = read_dataset(undisturbed).iloc[6]
     trace = load("tinymoe-code")

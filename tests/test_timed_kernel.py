@@ -20,9 +20,9 @@ from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.cli import main
 from expert_residency.sim.errors import CompileError, SimError
 from expert_residency.sim.kernel import choice, choose_timed
-from expert_residency.sim.replay import replay
 from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.run import RunSpec, prepare, simulate
+from expert_residency.sim.runs.replay import replay
+from expert_residency.sim.runs.simulate import RunSpec, prepare, simulate
 from expert_residency.sim.timed.channels import CopyEngine, Disk
 from expert_residency.sim.timed.engine import SimPyEngine
 from expert_residency.sim.timed.result import CAUSES, TIERS
@@ -178,7 +178,8 @@ def test_what_does_not_compile_is_left_to_the_reference(monkeypatch):
         remove = victim = staticmethod(lambda state, *_: -1)
 
     monkeypatch.setattr(
-        "expert_residency.sim.run.create", lambda kind, spec: Wordy() if kind == "eviction" else create(kind, spec)
+        "expert_residency.sim.runs.simulate.create",
+        lambda kind, spec: Wordy() if kind == "eviction" else create(kind, spec),
     )
     monkeypatch.setattr(choice, "WORTH_TIMED_LOOK_UPS", 0)
     trace = load("tinymoe-code").select_passes(np.arange(load("tinymoe-code").n_passes) < 3)
@@ -239,7 +240,7 @@ class RaisingPrefetch(PreviousToken):
 
 def with_policy(monkeypatch, kind, policy):
     """A short trace and a run whose policy of a kind is this one."""
-    for module in ("expert_residency.sim.run", "expert_residency.sim.replay"):
+    for module in ("expert_residency.sim.runs.simulate", "expert_residency.sim.runs.replay"):
         monkeypatch.setattr(f"{module}.create", lambda k, spec: policy if k == kind else create(k, spec))
     monkeypatch.setattr(choice, "WORTH_TIMED_LOOK_UPS", 0)
     monkeypatch.setattr(choice, "WORTH_LOOK_UPS", 0)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.runs.simulate import RunSpec, simulate
 from expert_residency.sim.timed.timeline import FILLING, TRACKS, Timeline
 from expert_residency.traces.bundled import load
 

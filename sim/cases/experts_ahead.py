@@ -18,7 +18,7 @@ from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.policies.placement.matched import Matched
 from expert_residency.sim.residency.pool import Capacity, make_future, make_pool
-from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.runs.simulate import RunSpec, simulate
 from expert_residency.sim.timed.result import RunResult
 from expert_residency.traces import ModelGeometry, RoutingTrace, load_model
 from expert_residency.traces.synthetic import generate, load_style

@@ -7,8 +7,8 @@
     prefetch = "oracle:window=4"
     miss = "fetch"
 
-Every field of `sim.run.RunSpec` may be set; a key that is none of them is refused, with the valid ones. What is
-not set comes from the engine's preset, if it names it.
+Every field of `sim.runs.simulate.RunSpec` may be set; a key that is none of them is refused, with the valid ones.
+What is not set comes from the engine's preset, if it names it.
 
     trace = "synthetic"
     synthetic = { style = "qwen3.8-flash-next", tokens = 300, seed = 1 }   # the generator's arguments; needs model
@@ -33,7 +33,7 @@ from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.vram import card_budget
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.run import RunSpec
+from expert_residency.sim.runs.simulate import RunSpec
 from expert_residency.traces import RoutingTrace, load_model
 
 TRACE_KEYS = ("trace", "format", "model", "passes", "synthetic", "windows", "chunk")

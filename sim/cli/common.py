@@ -84,7 +84,7 @@ FILLED = "filled before the first look-up: may lie above the bounds, which start
 
 def open_trace(source: str, fmt: str | None, model: str | None) -> RoutingTrace:
     """Trace from a file or `bundled:NAME`; `model` replaces its byte sizes where the trace has its own."""
-    from expert_residency.sim.run import fit_geometry
+    from expert_residency.sim.runs.simulate import fit_geometry
     from expert_residency.traces import load_model, read_trace
 
     geometry = load_model(model) if model else None

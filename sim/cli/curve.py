@@ -27,7 +27,7 @@ from expert_residency.sim.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from expert_residency.sim.curve import Point
+    from expert_residency.sim.runs.curve import Point
 
 BOUNDS = ("belady", "min")
 COLUMNS = 8
@@ -57,9 +57,9 @@ def curve(
 ) -> None:
     """Hit rate against capacity for every policy, with the optimum."""
     from expert_residency.policies import available, create, sees_future
-    from expert_residency.sim.curve import even_capacities, hit_curve
     from expert_residency.sim.errors import SimError
-    from expert_residency.sim.steps import Steps
+    from expert_residency.sim.runs.curve import even_capacities, hit_curve
+    from expert_residency.sim.runs.steps import Steps
 
     asked = list(dict.fromkeys([*(eviction or available("eviction")), *BOUNDS]))
     for spec in asked:  # all names are checked before anything runs

@@ -66,7 +66,7 @@ def predictor(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from expert_residency.sim.predictor import study
-    from expert_residency.sim.run import RunSpec
+    from expert_residency.sim.runs.simulate import RunSpec
 
     room = parse_capacity(capacity, slots_per_layer, scope)
     spec = RunSpec(

@@ -29,8 +29,8 @@ from expert_residency.sim.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from expert_residency.sim.counts import ReplayResult
     from expert_residency.sim.residency.pool import Capacity
+    from expert_residency.sim.runs.counts import ReplayResult
     from expert_residency.traces import RoutingTrace
 
 DEFAULT = ["lru", "fifo", "lfu", "lfru", "random", "static"]
@@ -114,8 +114,8 @@ def _whole(
     recorded: RoutingTrace, asked: list[str], room: Capacity, admission: str, options: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, ReplayResult]]:
     """Facts of the trace, and one result a policy; the steps and what oracles know are made once."""
-    from expert_residency.sim.replay import compulsory_bound, matches_engine, replay
-    from expert_residency.sim.steps import Steps
+    from expert_residency.sim.runs.replay import compulsory_bound, matches_engine, replay
+    from expert_residency.sim.runs.steps import Steps
 
     steps = Steps.of(recorded, options["contract"])
     results = {
@@ -137,7 +137,7 @@ def _streamed(
     path: str, asked: list[str], room: Capacity, admission: str, options: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, ReplayResult]]:
     """The same of a trace that is read in parts."""
-    from expert_residency.sim.stream import replay_stream
+    from expert_residency.sim.runs.stream import replay_stream
     from expert_residency.traces.stream import stream_geometry, stream_parquet
 
     first: list[RoutingTrace] = []

@@ -26,8 +26,8 @@ from expert_residency.sim.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from expert_residency.sim.arms import Arm
-    from expert_residency.sim.run import RunSpec
+    from expert_residency.sim.runs.simulate import RunSpec
+    from expert_residency.sim.runs.variants import Arm
     from expert_residency.sim.timed.result import RunResult
     from expert_residency.traces import RoutingTrace
 
@@ -103,10 +103,10 @@ def run(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from expert_residency.hwmodels.units import parse_size
-    from expert_residency.sim.arms import load_arms
     from expert_residency.sim.choices.scenario import build_scenario, open_scenario_trace
     from expert_residency.sim.errors import SimError
-    from expert_residency.sim.run import simulate
+    from expert_residency.sim.runs.simulate import simulate
+    from expert_residency.sim.runs.variants import load_arms
 
     if scenario is not None:
         if extra := given(context, "scenario", "ceiling", "simulator", "timeline", "json"):
@@ -170,7 +170,7 @@ def _ahead(spec: RunSpec) -> bool:
 
 def _run_arms(arms: tuple[Arm, ...], json: Path | None, simulator: str) -> None:
     """Run a scenario of several arms and print one line each."""
-    from expert_residency.sim.arms import run_arms
+    from expert_residency.sim.runs.variants import run_arms
     from expert_residency.sim.timed.result import CAUSES
 
     quiet = str(json) == "-"

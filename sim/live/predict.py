@@ -20,7 +20,7 @@ from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.live.arms import ADDED, decode_window, scaled
 from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.runs.simulate import RunSpec, simulate
 from expert_residency.traces import RoutingTrace, read_trace
 from expert_residency.traces.bundled import load
 

@@ -24,7 +24,7 @@ from expert_residency.traces import ModelGeometry, RoutingTrace
 
 @dataclass(frozen=True)
 class LiveChoices:
-    """What decides a schedule; the words are those of `sim.run.RunSpec` and of the engine presets.
+    """What decides a schedule; the words are those of `sim.runs.simulate.RunSpec` and of the engine presets.
 
     `pcie_share` is the share of misses that `hybrid` fetches; `fill`: what the CPU served gets a slot as well.
     """

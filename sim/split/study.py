@@ -12,7 +12,7 @@ from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.units import GIB
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.run import fit_geometry
+from expert_residency.sim.runs.simulate import fit_geometry
 from expert_residency.sim.split.cards import Card, HostSide
 from expert_residency.sim.split.cost import LayerTimes
 from expert_residency.sim.split.curve import HitCurve
@@ -135,8 +135,8 @@ class Study:
     profiles: dict[str, HardwareProfile]
 
     def frame(self) -> pd.DataFrame:
-        """One row an answer, fastest first (`sim.frames.split_frame`)."""
-        from expert_residency.sim.frames import split_frame
+        """One row an answer, fastest first (`sim.runs.frames.split_frame`)."""
+        from expert_residency.sim.runs.frames import split_frame
 
         return split_frame(self)
 

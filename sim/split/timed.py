@@ -15,7 +15,7 @@ from expert_residency.hwmodels.units import GIB
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.runs.simulate import RunSpec, simulate
 from expert_residency.sim.split.curve import WARM_SHARE
 from expert_residency.sim.split.placement import Placement
 from expert_residency.traces import Phase, RoutingTrace

@@ -21,7 +21,7 @@ from expert_residency.policies.protocol import PolicyError
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.errors import MisfitError, SimError
 from expert_residency.sim.residency.pool import LISTS, Capacity
-from expert_residency.sim.run import RunSpec, manifest, prepare
+from expert_residency.sim.runs.simulate import RunSpec, manifest, prepare
 from expert_residency.sim.sweep.spec import CHOICES, RUN, Choices, SweepError, SweepFile, expand
 from expert_residency.sim.sweep.stored import View, load_trace, open_view, store
 from expert_residency.sim.timed.host.tiers import BESIDE_CARDS

@@ -90,7 +90,7 @@ def sweep(
     progress
         Called as cells finish.
     simulator
-        `auto`, `reference` or `kernel`, as for `sim.run.simulate`; the log says which ran each cell.
+        `auto`, `reference` or `kernel`, as for `sim.runs.simulate.simulate`; the log says which ran each cell.
 
     Raises
     ------

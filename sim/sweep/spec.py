@@ -36,7 +36,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.run import RunSpec
+from expert_residency.sim.runs.simulate import RunSpec
 
 ROOM = ("capacity", "slots_per_layer", "scope")
 """Choices that make up `RunSpec.capacity`."""

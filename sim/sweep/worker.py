@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from expert_residency.sim.run import simulate
+from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.sweep.cells import Cell
 from expert_residency.sim.sweep.rows import MISFIT, Row, failed_row, result_row, room_row
 from expert_residency.sim.sweep.stored import open_view

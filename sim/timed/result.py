@@ -196,8 +196,8 @@ class RunResult:
         }
 
     def frame(self) -> pd.DataFrame:
-        """One row a pass (`sim.frames.pass_frame`)."""
-        from expert_residency.sim.frames import pass_frame
+        """One row a pass (`sim.runs.frames.pass_frame`)."""
+        from expert_residency.sim.runs.frames import pass_frame
 
         return pass_frame(self)
 

@@ -1,4 +1,4 @@
-"""The replay loop in the compiled subset: `sim.residency.pool.CachePool` and `sim.replay` on arrays.
+"""The replay loop in the compiled subset: `sim.residency.pool.CachePool` and `sim.runs.replay` on arrays.
 
 Plain Python as it stands; `sim.kernel.compiler.link` compiles it together with the policies that it names, and
 binds the names of `sim.kernel.counts.seam`.
@@ -82,7 +82,7 @@ class Cache(NamedTuple):
 
 
 class Between(NamedTuple):
-    """What a periodic policy does between passes, as in `sim.replay`."""
+    """What a periodic policy does between passes, as in `sim.runs.replay`."""
 
     periodic: int
     lag: int

@@ -1,4 +1,4 @@
-"""Replay in compiled code: the same counts as `sim.replay`, whole or in chunks."""
+"""Replay in compiled code: the same counts as `sim.runs.replay`, whole or in chunks."""
 
 from __future__ import annotations
 

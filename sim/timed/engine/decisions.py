@@ -1,6 +1,7 @@
 """Decisions of an event: who is there, who gets a slot, who is fetched, who goes to the CPU.
 
-The policy is asked in exactly the order of `sim.replay`, so with demand fetching alone both count the same hits.
+The policy is asked in exactly the order of `sim.runs.replay`, so with demand fetching alone both count the same
+hits.
 """
 
 from __future__ import annotations

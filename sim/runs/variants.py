@@ -26,7 +26,7 @@ from typing import Any
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.choices.scenario import Scenario, build_scenario, from_folder, open_scenario_trace
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.run import simulate
+from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.timed.page_cache import PageCache
 from expert_residency.sim.timed.result import RunResult
 from expert_residency.traces import RoutingTrace
@@ -126,7 +126,7 @@ def run_arms(
     done
         Called after each arm.
     simulator
-        As for `sim.run.simulate`.
+        As for `sim.runs.simulate.simulate`.
     """
     opened: dict[str, RoutingTrace] = {}
     found: list[ArmResult] = []

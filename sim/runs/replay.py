@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from expert_residency.policies import create
 from expert_residency.policies.protocol import AdmissionPolicy, Event, EvictionPolicy, PlacementPolicy, Pool
-from expert_residency.sim.counts import Counters, ReplayResult, Run, count, counted, phase_passes, result_of
 from expert_residency.sim.errors import CompileError, SimError
 from expert_residency.sim.kernel import choose
 from expert_residency.sim.residency.pool import (
@@ -28,7 +27,8 @@ from expert_residency.sim.residency.pool import (
     start_placement,
 )
 from expert_residency.sim.residency.quotas import share_out
-from expert_residency.sim.steps import Steps
+from expert_residency.sim.runs.counts import Counters, ReplayResult, Run, count, counted, phase_passes, result_of
+from expert_residency.sim.runs.steps import Steps
 from expert_residency.traces import Phase, RoutingTrace
 
 Contract = Literal["event", "sequential", "sequential-descending"]

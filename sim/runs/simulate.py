@@ -320,7 +320,7 @@ def _future(trace: RoutingTrace, compiled: bool) -> Future:
     """What oracles may know: lists for plain Python, arrays for the kernel."""
     if not compiled:
         return make_future(trace)
-    from expert_residency.sim.steps import Steps
+    from expert_residency.sim.runs.steps import Steps
 
     return kept_with(trace, "future", lambda: Steps.of(trace).future_arrays)
 

@@ -17,13 +17,13 @@ import numpy as np
 
 from expert_residency.policies import create
 from expert_residency.policies.protocol import EvictionPolicy
-from expert_residency.sim.counts import Counters
 from expert_residency.sim.errors import CompileError, SimError
 from expert_residency.sim.kernel import choose
-from expert_residency.sim.replay import replay
 from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.residency.quotas import share_out
-from expert_residency.sim.steps import Steps
+from expert_residency.sim.runs.counts import Counters
+from expert_residency.sim.runs.replay import replay
+from expert_residency.sim.runs.steps import Steps
 from expert_residency.traces import Phase, RoutingTrace
 
 
@@ -57,7 +57,7 @@ def hit_curve(
     Parameters
     ----------
     eviction, admission, placement, simulator
-        As for `sim.replay.replay`.
+        As for `sim.runs.replay.replay`.
     threads
         Replays at once in the kernel; as many as the machine has processors by default.
     steps
@@ -66,7 +66,7 @@ def hit_curve(
     Raises
     ------
     SimError, PolicyError
-        As `sim.replay.replay`, or no capacity at all.
+        As `sim.runs.replay.replay`, or no capacity at all.
     """
     if isinstance(capacities, str | Capacity):
         raise SimError(f"{capacities!r} is no list of capacities: a curve needs a sequence of sim.Capacity")

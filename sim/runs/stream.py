@@ -1,7 +1,7 @@
 """Replay of a trace larger than memory: parts of whole passes through compiled caches, one for each policy.
 
-The numbers are those of `sim.replay`. Only caches and one part are held; oracles need the whole trace, and are
-refused.
+The numbers are those of `sim.runs.replay`. Only caches and one part are held; oracles need the whole trace, and
+are refused.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 
 from expert_residency.policies import create
 from expert_residency.policies.protocol import AdmissionPolicy, EvictionPolicy, PlacementPolicy
-from expert_residency.sim.counts import ReplayResult, counted, phase_passes, result_of
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.kernel import choose
 from expert_residency.sim.residency.pool import Capacity, check_capacity, check_room, make_pool
-from expert_residency.sim.steps import Steps
+from expert_residency.sim.runs.counts import ReplayResult, counted, phase_passes, result_of
+from expert_residency.sim.runs.steps import Steps
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
 
 
@@ -39,7 +39,7 @@ def replay_stream(
     Parameters
     ----------
     evictions, capacity, admission, placement, contract, overflow, warmup_passes
-        As for `sim.replay.replay`; one result a policy. Results have no `hits`.
+        As for `sim.runs.replay.replay`; one result a policy. Results have no `hits`.
     progress
         Called with the number of passes done after each part.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-    from expert_residency.sim.counts import ReplayResult
+    from expert_residency.sim.runs.counts import ReplayResult
     from expert_residency.sim.split.study import Study
     from expert_residency.sim.timed.result import RunResult
 

@@ -82,8 +82,8 @@ class ReplayResult:
     warnings: list[str] = field(default_factory=list)
 
     def frame(self) -> pd.DataFrame:
-        """One row a phase (`sim.frames.counter_frame`)."""
-        from expert_residency.sim.frames import counter_frame
+        """One row a phase (`sim.runs.frames.counter_frame`)."""
+        from expert_residency.sim.runs.frames import counter_frame
 
         return counter_frame(self)
 

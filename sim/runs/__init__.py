@@ -1,0 +1,1 @@
+"""One run, by either engine: timed, counted, streamed, or over a curve of capacities."""
