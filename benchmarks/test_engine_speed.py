@@ -12,9 +12,9 @@ from statistics import median
 import pytest
 import simpy
 
-from expert_residency.sim.demo import SYNTHETIC, demo_trace, expert_room
 from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.runs.simulate import RunSpec, simulate
+from expert_residency.sim.studies.demo import SYNTHETIC, demo_trace, expert_room
 
 pytestmark = pytest.mark.benchmark_run
 ROUNDS, TIMEOUTS = 5, 100_000

@@ -14,11 +14,11 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
-from expert_residency.sim.bounds import baseline_spec, time_ns
-from expert_residency.sim.predictor import PASSES, break_even, study
 from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.runs.simulate import RunSpec, simulate
-from expert_residency.sim.score import Run
+from expert_residency.sim.studies.bounds import baseline_spec, time_ns
+from expert_residency.sim.studies.predictor import PASSES, break_even, study
+from expert_residency.sim.studies.score import Run
 from expert_residency.sim.timed.result import CAUSES, RunResult
 from expert_residency.traces import RoutingTrace, read_trace
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from expert_residency.sim.runs.replay import replay
     from expert_residency.sim.runs.simulate import RunSpec, simulate
     from expert_residency.sim.split.api import split
+    from expert_residency.sim.studies.tune import tune
     from expert_residency.sim.sweep import sweep
-    from expert_residency.sim.tune import tune
     from expert_residency.traces import load_model, read_trace
 else:
     _HOME = {
@@ -27,7 +27,7 @@ else:
         "simulate": "sim.runs.simulate",
         "split": "sim.split.api",
         "sweep": "sim.sweep",
-        "tune": "sim.tune",
+        "tune": "sim.studies.tune",
     }
 
     def __getattr__(name):

@@ -11,7 +11,7 @@ import numpy as np
 
 from expert_residency.sim.aside import save_figure
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.predictor import Study
+from expert_residency.sim.studies.predictor import Study
 
 if TYPE_CHECKING:
     from expert_residency.sim.validate import Case

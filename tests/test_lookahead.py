@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.lookahead import hindsight_rank, lookahead_cost, token_keys, window_unions
 from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.runs.simulate import RunSpec
-from expert_residency.sim.speculation import acceptance_for, emitted, window_costs
+from expert_residency.sim.studies.drafts import acceptance_for, emitted, window_costs
+from expert_residency.sim.studies.window import hindsight_rank, lookahead_cost, token_keys, window_unions
 from expert_residency.traces import Phase, TraceBuilder, load_model
 from expert_residency.traces.errors import TraceError
 from expert_residency.traces.synthetic import generate, load_style

@@ -9,9 +9,9 @@ import pytest
 
 from expert_residency.sim.cli import main
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.predictor import KNOWN, Cell, break_even, study
 from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.runs.simulate import RunSpec, simulate
+from expert_residency.sim.studies.predictor import KNOWN, Cell, break_even, study
 from expert_residency.traces import ModelGeometry, Phase, TraceBuilder, write_parquet
 
 SPEC = RunSpec(("tesla-p40",), Capacity(slots_per_layer=4), miss="fetch")

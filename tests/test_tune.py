@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from expert_residency.sim.errors import SimError
+from expert_residency.sim.studies.tune import load_tune, tune
 from expert_residency.sim.sweep import read_dataset
-from expert_residency.sim.tune import load_tune, tune
 
 pytest.importorskip("optuna", reason="needs the extra 'tune'")
 

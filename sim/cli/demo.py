@@ -21,8 +21,8 @@ def demo(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from expert_residency.hwmodels.registry import load_profile
-    from expert_residency.sim.demo import LOOK_AHEAD, SHOWN, SYNTHETIC, demo_specs, demo_trace, run_demo
-    from expert_residency.sim.score import binding_sentence
+    from expert_residency.sim.studies.demo import LOOK_AHEAD, SHOWN, SYNTHETIC, demo_specs, demo_trace, run_demo
+    from expert_residency.sim.studies.score import binding_sentence
 
     specs = demo_specs(passes)
     with Progress(

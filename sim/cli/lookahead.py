@@ -46,7 +46,7 @@ def window(
     from expert_residency.hwmodels.registry import load_profile
     from expert_residency.policies.placement.strp import read_strp
     from expert_residency.sim.errors import SimError
-    from expert_residency.sim.lookahead import lookahead_cost, window_unions
+    from expert_residency.sim.studies.window import lookahead_cost, window_unions
 
     if slots is None and (horizon or link or profile or kept_only):
         raise SimError("--horizon, --link, --profile and --kept-only are about copies, which need --slots")
@@ -97,7 +97,7 @@ def placement(
 ) -> None:
     """Write the experts that a range of tokens uses most, as a profile that the engine Strata can start with."""
     from expert_residency.policies.placement.strp import StrpProfile, complete, write_strp
-    from expert_residency.sim.lookahead import hindsight_rank
+    from expert_residency.sim.studies.window import hindsight_rank
 
     recorded = open_trace(trace, fmt, model)
     geometry = recorded.geometry

@@ -28,7 +28,7 @@ from expert_residency.sim.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from expert_residency.sim.predictor import Study
+    from expert_residency.sim.studies.predictor import Study
 
 RECALLS = "0.2,0.4,0.6,0.8,1"
 PRECISIONS = "0.1,0.25,0.5,0.75,1"
@@ -65,8 +65,8 @@ def predictor(
     """Sweep recall, precision and horizon of a noisy oracle, and find where prefetching stops paying."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from expert_residency.sim.predictor import study
     from expert_residency.sim.runs.simulate import RunSpec
+    from expert_residency.sim.studies.predictor import study
 
     room = parse_capacity(capacity, slots_per_layer, scope)
     spec = RunSpec(
@@ -113,7 +113,7 @@ def _numbers(text: str, option: str) -> list[float]:
 
 def _print(found: Study) -> None:
     """One table a horizon, the break-even line, and the predictors that exist."""
-    from expert_residency.sim.predictor import break_even
+    from expert_residency.sim.studies.predictor import break_even
 
     line = break_even(found.grid)
     precisions = sorted({cell.precision for cell in found.grid})

@@ -143,7 +143,7 @@ def run(
         )  # fmt: skip
     lifted = []
     if ceiling:
-        from expert_residency.sim.ceiling import ceilings
+        from expert_residency.sim.studies.headroom import ceilings
 
         lifted = ceilings(recorded, chosen.spec)
     if json is not None:

@@ -25,8 +25,8 @@ from expert_residency.sim.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from expert_residency.sim.ceiling import Ceiling
-    from expert_residency.sim.score import Run, Score
+    from expert_residency.sim.studies.headroom import Ceiling
+    from expert_residency.sim.studies.score import Run, Score
 
 
 @app.command()
@@ -44,9 +44,9 @@ def score(
     json: JsonOpt = None,
 ) -> None:
     """Rank runs by time, with the share of the possible gain that each takes, and what binds it."""
-    from expert_residency.sim.bounds import assess
     from expert_residency.sim.errors import SimError
-    from expert_residency.sim.score import score as score_runs
+    from expert_residency.sim.studies.bounds import assess
+    from expert_residency.sim.studies.score import score as score_runs
 
     if trace is None and (model or passes or fmt):
         raise SimError("--model, --passes and --format say how to read the runs' trace: give it with --trace")
@@ -77,7 +77,7 @@ def _runs(path: Path) -> list[Run]:
         If nothing is there, or it is not a result.
     """
     from expert_residency.sim.errors import SimError
-    from expert_residency.sim.score import Run
+    from expert_residency.sim.studies.score import Run
 
     if path.is_dir():
         files = sorted(path.glob("*.json"))
@@ -179,9 +179,9 @@ def _megabytes(nbytes: int | None) -> str:
 
 def print_ceilings(found: list[Ceiling]) -> None:
     """Table of a run with each limit lifted in turn, and which one binds."""
-    from expert_residency.sim.bounds import time_ns
-    from expert_residency.sim.ceiling import binding_limit
-    from expert_residency.sim.score import binding_sentence
+    from expert_residency.sim.studies.bounds import time_ns
+    from expert_residency.sim.studies.headroom import binding_limit
+    from expert_residency.sim.studies.score import binding_sentence
 
     shown = table("how fast could it be: one limit lifted at a time", ["lifted", "tokens/s", "gain"])
     shown.add_column("then what binds is")

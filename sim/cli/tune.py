@@ -20,7 +20,7 @@ ResumeOpt = Annotated[bool, typer.Option("--resume", help="Go on with what DIR h
 @app.command("tune")
 def tune_command(file: FileArg, out: OutOpt, trials: TrialsOpt = 50, resume: ResumeOpt = False) -> None:
     """Search for policy parameters with optuna: fewest ms a token, or the front of ms against VRAM."""
-    from expert_residency.sim.tune import tune
+    from expert_residency.sim.studies.tune import tune
 
     try:
         with Bar("trials") as bar:

@@ -14,7 +14,7 @@ from expert_residency.sim.residency.pool import Capacity, make_pool
 from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.runs.replay import replay
 from expert_residency.sim.runs.simulate import RunSpec, simulate
-from expert_residency.sim.score import Run, Score, score
+from expert_residency.sim.studies.score import Run, Score, score
 from expert_residency.sim.timed.result import RunResult
 from expert_residency.traces import Phase, RoutingTrace
 from expert_residency.traces.inspect import describe

@@ -4,8 +4,9 @@ Everything ranks by time; hit rates stand beside it, never in its place.
 
 *Headroom captured* = (t_base - t) / (t_base - t_best). t is the time of all passes but prefills (of all passes,
 if there is nothing else), t_base that of the baseline, t_best that of perfect prefetch on the same link and
-slots (`sim.bounds.perfect_prefetch`). 0: no better than the baseline; 1: as fast as perfect prefetch; below 0:
-slower than the baseline. Runs are compared only if trace, machine, engine, capacity, miss mode and host are equal.
+slots (`sim.studies.bounds.perfect_prefetch`). 0: no better than the baseline; 1: as fast as perfect prefetch;
+below 0: slower than the baseline. Runs are compared only if trace, machine, engine, capacity, miss mode and host
+are equal.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ class Score:
     headroom
         Headroom captured, None where there is no baseline, no best run, or nothing to gain.
     gap
-        `sim.bounds.MissGap` in plain form, where a trace was given.
+        `sim.studies.bounds.MissGap` in plain form, where a trace was given.
     """
 
     run: Run

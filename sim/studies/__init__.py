@@ -1,0 +1,1 @@
+"""Questions that take several runs: scores, bounds, headroom, predictors, drafts, tuning."""
