@@ -35,8 +35,16 @@ from expert_residency.hwmodels.live.card import LiveSizes, has_card, require_car
 from expert_residency.hwmodels.live.cardless import CardlessEngine, State
 from expert_residency.hwmodels.live.engine import CardEngine, HostExperts
 from expert_residency.hwmodels.live.steps import Measured
-from expert_residency.sim.live.arms import Arm, Outcome, decode_window, run_in_turn, scaled, to_rows, write_rows
 from expert_residency.sim.live.schedule import Schedule, make_schedule, sizes_of
+from expert_residency.sim.live.variants import (
+    Arm,
+    Outcome,
+    decode_window,
+    run_in_turn,
+    scaled,
+    to_rows,
+    write_rows,
+)
 from expert_residency.traces import ModelGeometry, RoutingTrace, read_trace, write_parquet
 from expert_residency.traces.bundled import load
 

@@ -14,7 +14,7 @@ from expert_residency.sim.errors import SimError
 from expert_residency.sim.studies.predictor import Study
 
 if TYPE_CHECKING:
-    from expert_residency.sim.validate import Case
+    from expert_residency.sim.validation.cases import Case
 
 AROUND = ((6, -3), (-3, 6), (-12, -3), (-3, -13), (6, 5))
 """Places of a label beside its point, so that close points stay readable."""

@@ -16,8 +16,16 @@ from expert_residency.hwmodels.errors import HardwareError
 from expert_residency.hwmodels.live.experts import ExpertShape, random_weights
 from expert_residency.hwmodels.live.steps import Measured
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.live.arms import COLUMNS, Arm, Outcome, decode_window, run_in_turn, to_rows, write_rows
 from expert_residency.sim.live.schedule import LiveChoices, Schedule, make_schedule, sizes_of
+from expert_residency.sim.live.variants import (
+    COLUMNS,
+    Arm,
+    Outcome,
+    decode_window,
+    run_in_turn,
+    to_rows,
+    write_rows,
+)
 from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.runs.replay import replay
 from expert_residency.traces import ModelGeometry, RoutingTrace

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from expert_residency.sim.cases.experts_ahead import WORKLOADS, make_trace, oracle_hits
-from expert_residency.sim.cases.phone import predict_wall_ms, read_wall_ms, token_errors
-from expert_residency.sim.fitting import search
-from expert_residency.sim.published import predict_published, union
-from expert_residency.sim.published_table import fill
+from expert_residency.sim.validation.experts_ahead import WORKLOADS, make_trace, oracle_hits
+from expert_residency.sim.validation.fitting import search
+from expert_residency.sim.validation.phone import predict_wall_ms, read_wall_ms, token_errors
+from expert_residency.sim.validation.published import predict_published, union
+from expert_residency.sim.validation.published_table import fill
 from expert_residency.traces import read_trace
 
 

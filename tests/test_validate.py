@@ -15,10 +15,9 @@ from typer.testing import CliRunner
 from expert_residency.hwmodels.errors import HardwareError
 from expert_residency.sim.cli import _register, app
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.live.arms import decode_window
 from expert_residency.sim.live.predict import GROUPS, load_live_runs, predict
-from expert_residency.sim.live.table import live_table
-from expert_residency.sim.validate import (
+from expert_residency.sim.live.variants import decode_window
+from expert_residency.sim.validation.cases import (
     Bounds,
     Case,
     exact_cases,
@@ -29,6 +28,7 @@ from expert_residency.sim.validate import (
     summarize,
     user_cases,
 )
+from expert_residency.sim.validation.live_table import live_table
 from expert_residency.traces import write_parquet
 from expert_residency.traces.bundled import load
 
@@ -161,7 +161,9 @@ def test_the_command(tmp_path: Path) -> None:
 def test_past_a_limit_the_command_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     _register()
     none = (Bounds(0.0, 0.0, 0.0), Bounds(0.0, 0.0, 0.0))
-    monkeypatch.setattr("expert_residency.sim.validate.load_bounds", lambda: {("published", "unseen"): none})
+    monkeypatch.setattr(
+        "expert_residency.sim.validation.cases.load_bounds", lambda: {("published", "unseen"): none}
+    )
     args = ["validate", "--group", "published", "--no-cases"]
     assert CliRunner().invoke(app, args).exit_code == 0
     found = CliRunner().invoke(app, [*args, "--check"])

@@ -2,7 +2,7 @@
 
 A measurement gives one time or those of several passes. What disturbs a machine comes and goes within seconds, so
 over the rounds each pass is taken by itself, and the passes are put together afterwards; the arms of a live
-experiment are treated in the same way (`sim.live.arms.Outcome`), or the two would not mean the same.
+experiment are treated in the same way (`sim.live.variants.Outcome`), or the two would not mean the same.
 """
 
 from __future__ import annotations

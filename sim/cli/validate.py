@@ -11,7 +11,7 @@ from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import JsonOpt, number, percent, picture, show, table, write_json
 
 if TYPE_CHECKING:
-    from expert_residency.sim.validate import Bounds, Case, Summary
+    from expert_residency.sim.validation.cases import Bounds, Case, Summary
 
 
 @app.command()
@@ -44,7 +44,7 @@ def validate(
 ) -> None:
     """Set predictions beside what engines measured: every case, and median and worst error of each group."""
     from expert_residency.sim.errors import SimError
-    from expert_residency.sim.validate import (
+    from expert_residency.sim.validation.cases import (
         SECTIONS,
         exact_cases,
         live_cases,

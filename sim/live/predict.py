@@ -1,8 +1,8 @@
 """Live runs predicted: each row of a table of arms simulated with the profile calibrated in the same session.
 
-A row says everything that decides its run (`sim.live.arms.COLUMNS`): trace and number of passes, slots, policies,
-miss mode, where the experts lie. Profile and preset are those of its group, from the calibrator alone; no row is
-used in a fit. As in the table, the first `warmup` passes are not counted.
+A row says everything that decides its run (`sim.live.variants.COLUMNS`): trace and number of passes, slots,
+policies, miss mode, where the experts lie. Profile and preset are those of its group, from the calibrator alone;
+no row is used in a fit. As in the table, the first `warmup` passes are not counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Literal
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.live.arms import ADDED, decode_window, scaled
+from expert_residency.sim.live.variants import ADDED, decode_window, scaled
 from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.runs.simulate import RunSpec, simulate
 from expert_residency.traces import RoutingTrace, read_trace

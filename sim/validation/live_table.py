@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from expert_residency.sim.validate import Case, live_cases, load_bounds, summarize
+from expert_residency.sim.validation.cases import Case, live_cases, load_bounds, summarize
 
 _BLOCK = re.compile(r"(<!-- made by sim\.live\.table -->\n).*?(<!-- end -->)", re.DOTALL)
 

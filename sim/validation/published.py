@@ -20,9 +20,9 @@ from expert_residency.hwmodels.runs import StrataRun, load_strata_runs
 from expert_residency.hwmodels.units import ns_for_bytes
 from expert_residency.sim.choices.preset import EnginePreset, load_engine
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.fitting import search
 from expert_residency.sim.timed.costs import Costs
 from expert_residency.sim.timed.machine import Machine
+from expert_residency.sim.validation.fitting import search
 from expert_residency.traces import ModelGeometry, load_model
 
 UNIONS = {1: 1.0, 2: 1.75, 3: 2.4, 4: 3.05}

@@ -20,9 +20,9 @@ from expert_residency.hwmodels.runs import StrataRun, load_strata_runs
 from expert_residency.hwmodels.units import parse_size
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.live.predict import GROUPS, load_live_runs, predict
-from expert_residency.sim.published import predict_published
 from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.runs.replay import matches_engine, replay
+from expert_residency.sim.validation.published import predict_published
 from expert_residency.traces import read_trace
 
 Use = Literal["fitted", "unseen"]
@@ -110,7 +110,9 @@ class Summary:
 
 def load_bounds() -> dict[tuple[str, str], tuple[Bounds, Bounds]]:
     """(limit, target) by group and use."""
-    tables = tomllib.loads(resources.files("expert_residency.sim").joinpath("limits.toml").read_text("utf-8"))
+    tables = tomllib.loads(
+        resources.files("expert_residency.sim.validation").joinpath("limits.toml").read_text("utf-8")
+    )
     return {
         (group, use): (Bounds(**bounds["limit"]), Bounds(**bounds["target"]))
         for group, uses in tables.items()

@@ -9,7 +9,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from expert_residency.sim.published import Group, predict_published
+from expert_residency.sim.validation.published import Group, predict_published
 
 _BLOCK = re.compile(r"(<!-- made by sim\.published_table -->\n).*?(<!-- end -->)", re.DOTALL)
 
