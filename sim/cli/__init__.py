@@ -29,7 +29,6 @@ def _register() -> None:
         demo,
         inspect,
         listing,
-        lookahead,
         predictor,
         record,
         replay,
@@ -42,6 +41,7 @@ def _register() -> None:
         tune,
         validate,
         vram,
+        window,
     )
 
 

@@ -89,7 +89,7 @@ def predictor(
     if json is not None:
         write_json(json, found.to_dict())
     if plot is not None:
-        from expert_residency.sim.plots import draw_break_even
+        from expert_residency.sim.report.figures import draw_break_even
 
         draw_break_even(found, plot, f"{recorded.geometry.label} on {hardware}, {eviction}, miss {miss}")
     if not quiet:

@@ -89,7 +89,7 @@ def validate(
             },
         )
     if plot is not None:
-        from expert_residency.sim.plots import draw_validation
+        from expert_residency.sim.report.figures import draw_validation
 
         draw_validation([case for case in cases if case.group != "exact"], plot)
     if str(json) != "-":
