@@ -31,10 +31,10 @@ from pathlib import Path
 from expert_residency.hwmodels.calibrate import calibrate
 from expert_residency.hwmodels.calibrate.cardless import USUAL
 from expert_residency.hwmodels.calibrate.run import cpu_name, default_workers
-from expert_residency.hwmodels.live.card import LiveSizes, has_card, require_card
-from expert_residency.hwmodels.live.cardless import CardlessEngine, State
-from expert_residency.hwmodels.live.engine import CardEngine, HostExperts
-from expert_residency.hwmodels.live.steps import Measured
+from expert_residency.hwmodels.executor.card import LiveSizes, has_card, require_card
+from expert_residency.hwmodels.executor.cardless import CardlessEngine, State
+from expert_residency.hwmodels.executor.engine import CardEngine, HostExperts
+from expert_residency.hwmodels.executor.steps import Measured
 from expert_residency.sim.live.schedule import Schedule, make_schedule, sizes_of
 from expert_residency.sim.live.variants import (
     Arm,

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from expert_residency.hwmodels.errors import HardwareError
-from expert_residency.hwmodels.live.experts import ExpertShape, random_weights
-from expert_residency.hwmodels.live.steps import Measured
+from expert_residency.hwmodels.executor.experts import ExpertShape, random_weights
+from expert_residency.hwmodels.executor.steps import Measured
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.live.schedule import LiveChoices, Schedule, make_schedule, sizes_of
 from expert_residency.sim.live.variants import (
@@ -123,7 +123,7 @@ def test_what_a_live_run_cannot_do_is_said(trace: RoutingTrace) -> None:
 
 def test_the_pool_computes_swiglu() -> None:
     pytest.importorskip("numba", reason="the CPU pool needs numba")
-    from expert_residency.hwmodels.live.experts import CpuExperts
+    from expert_residency.hwmodels.executor.experts import CpuExperts
 
     shape = ExpertShape.of(6 * 48 * 20, 48)
     weights = random_weights(shape.nbytes * 5)
@@ -146,7 +146,7 @@ def test_the_pool_computes_swiglu() -> None:
 def test_a_real_run_without_a_card(trace: RoutingTrace, tmp_path: Path, state: Any, prefetch: str) -> None:
     """Every read happens, and what a slot holds is what the file holds for its last expert."""
     pytest.importorskip("numba", reason="the CPU pool needs numba")
-    from expert_residency.hwmodels.live.cardless import CardlessEngine
+    from expert_residency.hwmodels.executor.cardless import CardlessEngine
 
     trace = small_geometry(trace)
     engine = CardlessEngine(sizes_of(trace.geometry), tmp_path, 1)
@@ -167,7 +167,7 @@ def test_a_real_run_without_a_card(trace: RoutingTrace, tmp_path: Path, state: A
 
 def test_without_a_card_the_cpu_mode_has_no_meaning(trace: RoutingTrace, tmp_path: Path) -> None:
     pytest.importorskip("numba", reason="the CPU pool needs numba")
-    from expert_residency.hwmodels.live.cardless import CardlessEngine
+    from expert_residency.hwmodels.executor.cardless import CardlessEngine
 
     trace = small_geometry(trace)
     engine = CardlessEngine(sizes_of(trace.geometry), tmp_path, 1)

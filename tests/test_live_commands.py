@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from expert_residency.hwmodels.calibrate.oncard import fit_card
 from expert_residency.hwmodels.errors import HardwareError
-from expert_residency.hwmodels.live.card import LiveSizes
+from expert_residency.hwmodels.executor.card import LiveSizes
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.choices.preset import load_engine
@@ -109,7 +109,7 @@ def test_calibrate_predict_run_compare(
     """Laws and orders only: seconds of a busy machine prove nothing (`benchmarks/live_runs.py` measures them)."""
     pytest.importorskip("numba", reason="the CPU pool needs numba")
     from expert_residency.hwmodels.calibrate import calibrate
-    from expert_residency.hwmodels.live.cardless import CardlessEngine
+    from expert_residency.hwmodels.executor.cardless import CardlessEngine
 
     monkeypatch.setattr("expert_residency.hwmodels.calibrate.run.LEAST_BYTES", 1 << 24)
     try:
@@ -209,7 +209,7 @@ def test_a_card_is_fitted_back_from_layers_made_of_its_figures() -> None:
 
 @pytest.mark.parametrize("group", ["h200-x1", "h200-x4"])
 def test_shipped_presets_hold_what_the_readings_give(group: str) -> None:
-    folder = resources.files("expert_residency.hwmodels.runs.live")
+    folder = resources.files("expert_residency.hwmodels.runs.own")
     rows = json.loads(folder.joinpath(f"{group}.readings.json").read_text("utf-8"))
     profile = load_profile(str(folder.joinpath(f"{group}.toml")))
     preset = load_engine(str(folder.joinpath(f"{group}.engine.toml")))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from expert_residency.hwmodels.live.steps import Measured
+from expert_residency.hwmodels.executor.steps import Measured
 from expert_residency.sim.live.schedule import Schedule, make_schedule, sizes_of
 from expert_residency.sim.live.variants import Arm, Outcome, decode_window, run_in_turn
 from expert_residency.sim.runs.simulate import RunSpec, simulate
@@ -63,7 +63,7 @@ def go_round(trace: RoutingTrace, folder: Path) -> Found:
     from expert_residency.hwmodels.calibrate import calibrate
     from expert_residency.hwmodels.calibrate.cardless import USUAL
     from expert_residency.hwmodels.calibrate.run import default_workers
-    from expert_residency.hwmodels.live.cardless import CardlessEngine
+    from expert_residency.hwmodels.executor.cardless import CardlessEngine
 
     sizes = sizes_of(trace.geometry)
     arms = [Arm("prose", slots, host="mmap", start=start) for slots in SLOTS for start in ("warm", "cold")]

@@ -88,7 +88,7 @@ def test_live_tables_that_do_not_do(tmp_path: Path) -> None:
     with pytest.raises(SimError, match="line 1: column 'engine' is missing"):
         load_live_runs("x", tmp_path)
     shipped = Path(
-        str(resources.files("expert_residency.hwmodels.runs.live").joinpath("live-h200-x1.csv"))
+        str(resources.files("expert_residency.hwmodels.runs.own").joinpath("live-h200-x1.csv"))
     ).read_text()
     head, first = shipped.splitlines()[:2]
     (tmp_path / "live-x.csv").write_text(f"{head}\n")
@@ -173,7 +173,7 @@ def test_past_a_limit_the_command_fails(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_live_runs_of_a_folder(tmp_path: Path) -> None:
     """A user's tables stand apart from the shipped ones and have no limit."""
-    shipped = Path(str(resources.files("expert_residency.hwmodels.runs.live")))
+    shipped = Path(str(resources.files("expert_residency.hwmodels.runs.own")))
     group = "epyc2-cardless"
     for name in (f"{group}.toml", f"{group}.engine.toml"):
         (tmp_path / name).write_text((shipped / name).read_text())
@@ -189,7 +189,7 @@ def test_live_runs_of_a_folder(tmp_path: Path) -> None:
 
 def test_live_runs_of_a_trace_of_your_own(tmp_path: Path) -> None:
     """The part of a trace that was run lies beside its table; it is not looked for among the bundled ones."""
-    shipped, group = Path(str(resources.files("expert_residency.hwmodels.runs.live"))), "h200-x1"
+    shipped, group = Path(str(resources.files("expert_residency.hwmodels.runs.own"))), "h200-x1"
     for name in (f"{group}.toml", f"{group}.engine.toml"):
         (tmp_path / name).write_text((shipped / name).read_text())
     lines = (shipped / f"live-{group}.csv").read_text().splitlines(keepends=True)[:2]

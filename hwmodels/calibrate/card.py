@@ -9,9 +9,9 @@ import numpy as np
 
 from expert_residency.hwmodels.calibrate.pool import event_of
 from expert_residency.hwmodels.calibrate.readings import Bench, repeat_ns
-from expert_residency.hwmodels.live.card import require_card
-from expert_residency.hwmodels.live.copies import entry_point
-from expert_residency.hwmodels.live.experts import CpuExperts, ExpertShape, Weights
+from expert_residency.hwmodels.executor.card import require_card
+from expert_residency.hwmodels.executor.copies import entry_point
+from expert_residency.hwmodels.executor.experts import CpuExperts, ExpertShape, Weights
 
 BIG_COPY = 1 << 25
 

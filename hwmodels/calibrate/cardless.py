@@ -25,9 +25,9 @@ import numpy as np
 
 from expert_residency.hwmodels.calibrate.fit import Round, line, us
 from expert_residency.hwmodels.calibrate.readings import Bench, Floats
-from expert_residency.hwmodels.live.card import LiveSizes
-from expert_residency.hwmodels.live.cardless import CardlessEngine, State
-from expert_residency.hwmodels.live.steps import Program, Step
+from expert_residency.hwmodels.executor.card import LiveSizes
+from expert_residency.hwmodels.executor.cardless import CardlessEngine, State
+from expert_residency.hwmodels.executor.steps import Program, Step
 
 COUNTS, FRESH = (1, 2, 4, 8), (1, 2, 4)
 LEAST, MOST, SKIPPED = 5, 16, 2

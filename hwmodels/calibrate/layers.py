@@ -11,8 +11,8 @@ import itertools
 
 import numpy as np
 
-from expert_residency.hwmodels.live.card import LiveSizes
-from expert_residency.hwmodels.live.steps import Program, Step
+from expert_residency.hwmodels.executor.card import LiveSizes
+from expert_residency.hwmodels.executor.steps import Program, Step
 
 EVENTS = 960
 ROOM = 1 << 30

@@ -31,9 +31,9 @@ import numpy as np
 from expert_residency.hwmodels.calibrate.fit import Round, line, us
 from expert_residency.hwmodels.calibrate.layers import program_of
 from expert_residency.hwmodels.calibrate.readings import Bench
-from expert_residency.hwmodels.live.card import LiveSizes
-from expert_residency.hwmodels.live.engine import CardEngine, HostExperts
-from expert_residency.hwmodels.live.steps import Program
+from expert_residency.hwmodels.executor.card import LiveSizes
+from expert_residency.hwmodels.executor.engine import CardEngine, HostExperts
+from expert_residency.hwmodels.executor.steps import Program
 
 COUNTS = (1, 2, 4, 8)
 FEW = (1, 2, 4)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from expert_residency.hwmodels.calibrate.readings import Bench, repeat_ns
-from expert_residency.hwmodels.live.experts import CpuExperts, ExpertShape, Weights
+from expert_residency.hwmodels.executor.experts import CpuExperts, ExpertShape, Weights
 
 COUNTS = (1, 4, 8)
 TIMES = 15

@@ -29,11 +29,11 @@ from expert_residency.hwmodels.calibrate.readings import Bench, Readings, measur
 from expert_residency.hwmodels.calibrate.storage import fault_benches, storage_benches
 from expert_residency.hwmodels.calibrate.write import Tables, given, put, quantity, to_toml
 from expert_residency.hwmodels.errors import HardwareError
-from expert_residency.hwmodels.live.card import LiveSizes, has_card, require_card
-from expert_residency.hwmodels.live.cardless import CardlessEngine, State
-from expert_residency.hwmodels.live.engine import CardEngine, HostExperts
-from expert_residency.hwmodels.live.experts import ExpertShape, max_workers, random_weights
-from expert_residency.hwmodels.live.files import ExpertFile
+from expert_residency.hwmodels.executor.card import LiveSizes, has_card, require_card
+from expert_residency.hwmodels.executor.cardless import CardlessEngine, State
+from expert_residency.hwmodels.executor.engine import CardEngine, HostExperts
+from expert_residency.hwmodels.executor.experts import ExpertShape, max_workers, random_weights
+from expert_residency.hwmodels.executor.files import ExpertFile
 
 LANES = (1, 2, 4, 8)
 COPY_SIZES = (1 << 16, 1 << 20, 1 << 22, 1 << 25)

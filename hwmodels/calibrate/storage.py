@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from expert_residency.hwmodels.calibrate.readings import Bench, repeat_ns
-from expert_residency.hwmodels.live.experts import CpuExperts, ExpertShape
-from expert_residency.hwmodels.live.files import DirectReader, ExpertFile
+from expert_residency.hwmodels.executor.experts import CpuExperts, ExpertShape
+from expert_residency.hwmodels.executor.files import DirectReader, ExpertFile
 
 TIMES = 15
 

@@ -1,6 +1,6 @@
 """Published runs and slot counts: what real engines printed, row by row with its source.
 
-Three tables ship beside this file. `strata.csv` and `other_engines.csv` hold speeds, `slots.csv` expert slots.
+Three tables ship in `published/`. `strata.csv` and `other_engines.csv` hold speeds, `slots.csv` expert slots.
 In `strata.csv` some columns are added to what was published. `group` is the machine (cards, processor),
 `profile` the shipped profile of it. `use` alternates ``fit, unseen`` over the rows of a group that give a
 speed, in file order, so that a model fitted on one half is judged on the other. The counts (windows, hits,
@@ -181,7 +181,7 @@ def load_slot_counts(path: Path | None = None) -> tuple[SlotCount, ...]:
 
 
 def _load(row_type: type[RowT], path: Path | None, shipped: str) -> tuple[RowT, ...]:
-    file: Traversable = path or resources.files("expert_residency.hwmodels.runs") / shipped
+    file: Traversable = path or resources.files("expert_residency.hwmodels.runs") / "published" / shipped
     where = path or shipped
     try:
         text = file.read_text("utf-8")

@@ -72,7 +72,7 @@ def load_live_runs(group: str, folder: Path | None = None) -> list[LiveRun]:
     SimError
         A file that is missing, empty or lacks a column, a cell that is no number: file and line.
     """
-    where = folder or Path(str(resources.files("expert_residency.hwmodels.runs.live")))
+    where = folder or Path(str(resources.files("expert_residency.hwmodels.runs.own")))
     path = where / f"live-{group}.csv"
     if not path.is_file():
         raise SimError(f"{path}: no such table of live runs")

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from expert_residency.hwmodels.live.card import LiveSizes
-from expert_residency.hwmodels.live.steps import Program, Step
+from expert_residency.hwmodels.executor.card import LiveSizes
+from expert_residency.hwmodels.executor.steps import Program, Step
 from expert_residency.policies import create
 from expert_residency.policies.protocol import Event, Lists
 from expert_residency.sim.errors import SimError

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from expert_residency.hwmodels.calibrate.readings import is_noisy, usual_ns
-from expert_residency.hwmodels.live.steps import Measured
+from expert_residency.hwmodels.executor.steps import Measured
 from expert_residency.sim.aside import aside
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.live.schedule import LiveChoices, Schedule

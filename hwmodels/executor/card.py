@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from expert_residency.hwmodels.errors import HardwareError
-from expert_residency.hwmodels.live.experts import ExpertShape, random_weights
+from expert_residency.hwmodels.executor.experts import ExpertShape, random_weights
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ from typing import Any, Literal
 import numpy as np
 
 from expert_residency.hwmodels.errors import HardwareError
-from expert_residency.hwmodels.live.card import Card, LiveSizes, pinned_weights
-from expert_residency.hwmodels.live.copies import Batch, Copier, prepare
-from expert_residency.hwmodels.live.experts import CpuExperts
-from expert_residency.hwmodels.live.files import ExpertFile
-from expert_residency.hwmodels.live.marks import Marks
-from expert_residency.hwmodels.live.steps import Copies, Measured, Program, Step
+from expert_residency.hwmodels.executor.card import Card, LiveSizes, pinned_weights
+from expert_residency.hwmodels.executor.copies import Batch, Copier, prepare
+from expert_residency.hwmodels.executor.experts import CpuExperts
+from expert_residency.hwmodels.executor.files import ExpertFile
+from expert_residency.hwmodels.executor.marks import Marks
+from expert_residency.hwmodels.executor.steps import Copies, Measured, Program, Step
 
 Source = Literal["arena", "mmap"]
 State = Literal["cold", "warm"]

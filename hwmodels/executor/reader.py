@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from expert_residency.hwmodels.errors import HardwareError
-from expert_residency.hwmodels.live.files import ExpertFile
+from expert_residency.hwmodels.executor.files import ExpertFile
 
 Jobs = npt.NDArray[np.int64]
 """(N, 3): file offset, address to read to, bytes; in the order in which they will be asked for."""

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from expert_residency.hwmodels.errors import HardwareError
-from expert_residency.hwmodels.live.card import LiveSizes
-from expert_residency.hwmodels.live.experts import CpuExperts, random_weights
-from expert_residency.hwmodels.live.files import ExpertFile
-from expert_residency.hwmodels.live.reader import Jobs, Reader
-from expert_residency.hwmodels.live.steps import Copies, Measured, Program, Step
+from expert_residency.hwmodels.executor.card import LiveSizes
+from expert_residency.hwmodels.executor.experts import CpuExperts, random_weights
+from expert_residency.hwmodels.executor.files import ExpertFile
+from expert_residency.hwmodels.executor.reader import Jobs, Reader
+from expert_residency.hwmodels.executor.steps import Copies, Measured, Program, Step
 
 State = Literal["cold", "warm"]
 Floats = npt.NDArray[np.float32]

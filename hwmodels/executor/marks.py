@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 
 from expert_residency.hwmodels.errors import HardwareError
-from expert_residency.hwmodels.live.copies import entry_point
+from expert_residency.hwmodels.executor.copies import entry_point
 
 NO_TIMING = 2
 """`CU_EVENT_DISABLE_TIMING`."""

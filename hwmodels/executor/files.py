@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from expert_residency.hwmodels.errors import HardwareError
-from expert_residency.hwmodels.live.experts import random_weights
+from expert_residency.hwmodels.executor.experts import random_weights
 
 PAGE = mmap.PAGESIZE
 _BLOCK = 1 << 26
