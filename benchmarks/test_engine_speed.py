@@ -12,8 +12,9 @@ from statistics import median
 import pytest
 import simpy
 
-from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.runs.simulate import RunSpec, simulate
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.spec import RunSpec
+from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.studies.demo import SYNTHETIC, demo_trace, expert_room
 
 pytestmark = pytest.mark.benchmark_run

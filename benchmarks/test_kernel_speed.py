@@ -19,11 +19,12 @@ import pytest
 
 from expert_residency.policies import create
 from expert_residency.policies.protocol import NEVER, Pool
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.kernel.counts.future import future_arrays
 from expert_residency.sim.kernel.counts.replay import ReplayKernel, StepArrays
-from expert_residency.sim.residency.pool import Capacity, make_pool
+from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.runs.curve import hit_curve
-from expert_residency.sim.runs.replay import Steps
+from expert_residency.sim.runs.steps import Steps
 from expert_residency.traces import ModelGeometry, Phase
 from expert_residency.traces.trace import assemble
 

@@ -19,9 +19,10 @@ from statistics import median
 
 import pytest
 
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.kernel.timed.engine import TimedKernel
-from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.runs.simulate import RunSpec, prepare, simulate
+from expert_residency.sim.runs.simulate import prepare, simulate
 from expert_residency.sim.studies.demo import SYNTHETIC, demo_trace, expert_room
 from expert_residency.traces import RoutingTrace
 from expert_residency.traces.synthetic import generate, load_style

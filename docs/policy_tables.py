@@ -18,8 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from expert_residency.policies import available, create, describe
-from expert_residency.sim.runs.replay import Capacity, ReplayResult, compulsory_bound, replay
-from expert_residency.sim.runs.simulate import RunSpec, simulate
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.spec import RunSpec
+from expert_residency.sim.runs.counts import ReplayResult
+from expert_residency.sim.runs.replay import compulsory_bound, replay
+from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.timed.result import RunResult
 from expert_residency.traces import RoutingTrace, read_trace
 

@@ -14,8 +14,9 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
-from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.runs.simulate import RunSpec, simulate
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.spec import RunSpec
+from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.studies.bounds import baseline_spec, time_ns
 from expert_residency.sim.studies.predictor import PASSES, break_even, study
 from expert_residency.sim.studies.score import Run

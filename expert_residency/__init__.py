@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from expert_residency.hwmodels.registry import load_profile
-    from expert_residency.sim.residency.pool import Capacity
+    from expert_residency.sim.choices.capacity import Capacity
+    from expert_residency.sim.choices.spec import RunSpec
     from expert_residency.sim.runs.replay import replay
-    from expert_residency.sim.runs.simulate import RunSpec, simulate
+    from expert_residency.sim.runs.simulate import simulate
     from expert_residency.sim.split.api import split
     from expert_residency.sim.studies.tune import tune
     from expert_residency.sim.sweep import sweep

@@ -48,10 +48,10 @@ class Entrance:
 
         from expert_residency.hwmodels.profile import HardwareProfile
         from expert_residency.hwmodels.registry import load_profile
+        from expert_residency.sim.choices.capacity import Capacity
         from expert_residency.sim.choices.preset import EnginePreset, load_engine
         from expert_residency.sim.choices.scenario import build_scenario, open_scenario_trace
         from expert_residency.sim.cli import main
-        from expert_residency.sim.residency.pool import Capacity
         from expert_residency.sim.runs.replay import replay
         from expert_residency.sim.runs.simulate import simulate
         from expert_residency.traces import ModelGeometry, Phase, TraceBuilder, write_parquet

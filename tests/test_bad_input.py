@@ -9,14 +9,15 @@ import pytest
 
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.aside import aside
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import load_engine
+from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.cli import main
 from expert_residency.sim.errors import MisfitError, SimError
 from expert_residency.sim.live.schedule import sizes_of
-from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.runs.curve import hit_curve
 from expert_residency.sim.runs.replay import replay
-from expert_residency.sim.runs.simulate import RunSpec, simulate
+from expert_residency.sim.runs.simulate import simulate
 from expert_residency.traces import write_parquet
 from tests.test_engine import random_trace
 

@@ -7,7 +7,7 @@ import pytest
 from expert_residency.policies import available, create
 from expert_residency.policies.admission.always import Always
 from expert_residency.policies.eviction.lru import Lru
-from expert_residency.sim.residency.pool import Capacity
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.testing import replay_watched
 from expert_residency.sim.testing.cases import random_trace
 from expert_residency.sim.testing.compiled import CompiledPool

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expert_residency.sim.runs.replay import Capacity, replay
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.runs.replay import replay
 from expert_residency.sim.testing import best_hits
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder
 

@@ -19,12 +19,14 @@ from expert_residency.policies import available, create, tally
 from expert_residency.policies.eviction.fifo import Fifo
 from expert_residency.policies.eviction.lfu import Lfu
 from expert_residency.policies.eviction.lru import Lru
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.kernel import choice, choose
 from expert_residency.sim.kernel.counts import loop
-from expert_residency.sim.residency.pool import Capacity, make_pool
+from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.runs.curve import even_capacities, hit_curve
-from expert_residency.sim.runs.replay import Steps, replay
+from expert_residency.sim.runs.replay import replay
+from expert_residency.sim.runs.steps import Steps
 from expert_residency.sim.testing.cases import capacities, random_trace
 from expert_residency.traces import ModelGeometry, Phase, TraceBuilder
 

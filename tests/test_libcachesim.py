@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from expert_residency.sim.runs.replay import Capacity, replay
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.runs.replay import replay
 from tests.test_conformance import one_layer
 
 lcs = pytest.importorskip("libcachesim", reason="libcachesim is not installed (optional oracle)")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from expert_residency.sim.runs.replay import Capacity, replay
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.runs.replay import replay
 from tests.test_conformance import one_layer
 
 EXPERTS, SLOTS, N = 64, 20, 3000

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from expert_residency.hwmodels.errors import HardwareError
 from expert_residency.hwmodels.executor.experts import ExpertShape, random_weights
 from expert_residency.hwmodels.executor.steps import Measured
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.live.schedule import LiveChoices, Schedule, make_schedule, sizes_of
 from expert_residency.sim.live.variants import (
@@ -26,7 +27,6 @@ from expert_residency.sim.live.variants import (
     to_rows,
     write_rows,
 )
-from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.runs.replay import replay
 from expert_residency.traces import ModelGeometry, RoutingTrace
 from expert_residency.traces.bundled import load

@@ -19,12 +19,13 @@ from expert_residency.hwmodels.errors import HardwareError
 from expert_residency.hwmodels.executor.card import LiveSizes
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.registry import load_profile
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import load_engine
+from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.cli import _register, app
 from expert_residency.sim.live.schedule import make_schedule, sizes_of
 from expert_residency.sim.live.variants import Arm, decode_window, scaled
-from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.runs.simulate import RunSpec, simulate
+from expert_residency.sim.runs.simulate import simulate
 from expert_residency.traces import RoutingTrace, read_trace
 from expert_residency.traces.bundled import load
 from expert_residency.traces.errors import TraceError

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from expert_residency.hwmodels.executor.steps import Measured
+from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.live.schedule import Schedule, make_schedule, sizes_of
 from expert_residency.sim.live.variants import Arm, Outcome, decode_window, run_in_turn
-from expert_residency.sim.runs.simulate import RunSpec, simulate
+from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.validation.cases import Bounds, Case, load_bounds, summarize
 from expert_residency.traces import RoutingTrace
 from expert_residency.traces.bundled import load

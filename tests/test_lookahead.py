@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.runs.simulate import RunSpec
 from expert_residency.sim.studies.drafts import acceptance_for, emitted, window_costs
 from expert_residency.sim.studies.window import hindsight_rank, lookahead_cost, token_keys, window_unions
 from expert_residency.traces import Phase, TraceBuilder, load_model

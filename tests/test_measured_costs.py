@@ -9,9 +9,10 @@ from expert_residency.hwmodels.errors import HardwareError
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.policies.prefetch.oracle import Oracle
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import load_engine
-from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.runs.simulate import RunSpec, simulate
+from expert_residency.sim.choices.spec import RunSpec
+from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.timed.costs import Costs
 from expert_residency.sim.timed.result import EXPERTS, SYNC
 from tests.test_engine import check_laws, geometry, random_trace, trace_of

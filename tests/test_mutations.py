@@ -32,8 +32,10 @@ from expert_residency.policies.admission.always import Always
 from expert_residency.policies.eviction import arc, belady, clock, lfru, lfu, lru, lruk, s3fifo, sieve
 from expert_residency.policies.eviction import min as minimum
 from expert_residency.policies.protocol import EvictionPolicy
-from expert_residency.sim.residency.pool import CachePool, make_future
-from expert_residency.sim.runs.replay import Capacity, replay
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.residency.future import make_future
+from expert_residency.sim.residency.pool import CachePool
+from expert_residency.sim.runs.replay import replay
 from expert_residency.sim.testing import best_hits, check_admission, check_eviction, replay_watched
 from expert_residency.sim.testing.cases import random_trace
 from expert_residency.sim.testing.eviction import (

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from expert_residency.sim.residency.pool import Capacity, make_pool
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.testing import check_admission, check_eviction, check_prefetch
 from expert_residency.sim.testing.cases import random_trace
 from expert_residency.traces import ModelGeometry, Phase, TraceBuilder, write_parquet

@@ -101,7 +101,8 @@ def test_what_compiled_code_takes_for_granted_is_checked(policy, reason):
     "spec", ["lru-k:k=0", "lfu:counts=decayed,half_life_tokens=0", "belady-window:half_life_tokens=-1"]
 )
 def test_impossible_parameters_are_refused(spec):
-    from expert_residency.sim.runs.replay import Capacity, replay
+    from expert_residency.sim.choices.capacity import Capacity
+    from expert_residency.sim.runs.replay import replay
     from expert_residency.sim.testing.cases import random_trace
 
     with pytest.raises(PolicyError):

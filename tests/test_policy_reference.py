@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from expert_residency.policies import create
 from expert_residency.policies.admission.always import Always
-from expert_residency.sim.residency.pool import Capacity
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.testing import replay_watched
 from expert_residency.sim.testing.strategies import capacities, geometries, traces
 from expert_residency.sim.testing.watched import visited_pool

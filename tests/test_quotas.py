@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from expert_residency.policies.protocol import PolicyError
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.cli.common import parse_capacity
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.residency.pool import Capacity, make_pool
+from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.residency.quotas import by_mass, share_out
 from expert_residency.sim.runs.replay import replay
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder

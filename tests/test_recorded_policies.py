@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from expert_residency.sim.runs.replay import Capacity, matches_engine, replay
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.runs.replay import matches_engine, replay
 from expert_residency.traces import read_trace
 
 pytestmark = pytest.mark.shared

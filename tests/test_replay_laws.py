@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from expert_residency.policies import available, create
 from expert_residency.policies.admission.always import Always
-from expert_residency.sim.runs.replay import Capacity, replay
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.runs.replay import replay
 from expert_residency.sim.testing import replay_watched
 from expert_residency.sim.testing.strategies import capacities, geometries, traces
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.cli import main
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.runs.replay import replay
-from expert_residency.sim.runs.simulate import RunSpec, simulate
+from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.studies.bounds import (
     MissGap,
     Regime,
@@ -24,9 +25,10 @@ from expert_residency.sim.studies.bounds import (
     time_ns,
 )
 from expert_residency.sim.studies.headroom import binding_limit, ceilings
-from expert_residency.sim.studies.score import BINDS, Run, binding_sentence, score, score_run
+from expert_residency.sim.studies.score import Run, score, score_run
 from expert_residency.sim.sweep import sweep
 from expert_residency.sim.testing.cases import random_trace
+from expert_residency.sim.timed.binding import BINDS, binding_sentence
 from expert_residency.sim.timed.result import CAUSES
 from expert_residency.traces import read_trace, write_parquet
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from expert_residency.policies import create
 from expert_residency.policies.placement.strp import StrpProfile, complete, read_strp, write_strp
 from expert_residency.policies.protocol import PolicyError
-from expert_residency.sim.residency.pool import Capacity, make_pool
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.residency.pool import make_pool
 from expert_residency.traces import load_model
 from tests.test_engine import geometry
 

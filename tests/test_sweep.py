@@ -19,10 +19,11 @@ import numpy as np
 import pytest
 
 from expert_residency.hwmodels.registry import load_profile
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.cli import main
 from expert_residency.sim.errors import MisfitError, SimError
-from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.runs.simulate import RunSpec, prepare
+from expert_residency.sim.runs.simulate import prepare
 from expert_residency.sim.sweep import SweepError, load_sweep, read_dataset, sweep
 from expert_residency.sim.sweep.cells import plan_cells
 from expert_residency.sim.sweep.default import default_sweep
@@ -566,8 +567,9 @@ def test_numbers_of_a_row_agree_with_each_other(undisturbed: Path) -> None:
 def test_a_row_is_the_run(undisturbed: Path) -> None:
     import numpy as np
 
-    from expert_residency.sim.residency.pool import Capacity
-    from expert_residency.sim.runs.simulate import RunSpec, simulate
+    from expert_residency.sim.choices.capacity import Capacity
+    from expert_residency.sim.choices.spec import RunSpec
+    from expert_residency.sim.runs.simulate import simulate
 
     row = read_dataset(undisturbed).iloc[6]
     trace = load("tinymoe-code")

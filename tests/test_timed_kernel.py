@@ -16,13 +16,14 @@ from expert_residency.policies import PolicyError, create
 from expert_residency.policies.eviction.lru import Lru
 from expert_residency.policies.prefetch.previous_token import PreviousToken
 from expert_residency.policies.structures import first_free
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import EnginePreset
+from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.cli import main
 from expert_residency.sim.errors import CompileError, SimError
 from expert_residency.sim.kernel import choice, choose_timed
-from expert_residency.sim.residency.pool import Capacity
 from expert_residency.sim.runs.replay import replay
-from expert_residency.sim.runs.simulate import RunSpec, prepare, simulate
+from expert_residency.sim.runs.simulate import prepare, simulate
 from expert_residency.sim.timed.channels import CopyEngine, Disk
 from expert_residency.sim.timed.engine import SimPyEngine
 from expert_residency.sim.timed.result import CAUSES, TIERS

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.runs.simulate import RunSpec, simulate
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.spec import RunSpec
+from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.timed.timeline import FILLING, TRACKS, Timeline
 from expert_residency.traces.bundled import load
 

@@ -11,9 +11,9 @@ from expert_residency.hwmodels.profile import CpuSources, HardwareProfile
 from expert_residency.hwmodels.quantity import FamilyRates, Quantity
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.policies import available, create
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import EnginePreset, load_engine
-from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.runs.simulate import RunSpec
+from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder
 
 EXPERT_BYTES = 1_000_000

@@ -29,11 +29,11 @@ from pydantic import ValidationError
 
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.units import parse_size
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import load_engine
+from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.choices.vram import card_budget
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.runs.simulate import RunSpec
 from expert_residency.traces import RoutingTrace, load_model
 
 TRACE_KEYS = ("trace", "format", "model", "passes", "synthetic", "windows", "chunk")
@@ -112,7 +112,7 @@ def open_scenario_trace(scenario: Scenario) -> RoutingTrace:
     SimError, TraceError
         A file that no reader takes, a generator or window table that is not valid.
     """
-    from expert_residency.sim.cli.common import open_trace
+    from expert_residency.sim.choices.trace import open_trace
     from expert_residency.traces.windows import chunk_prefill, compose_windows
 
     if scenario.synthetic is not None or scenario.trace == "synthetic":

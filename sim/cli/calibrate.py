@@ -41,7 +41,7 @@ def calibrate(
 
     from expert_residency.hwmodels.errors import HardwareError
     from expert_residency.hwmodels.registry import load_profile
-    from expert_residency.sim.cli.common import open_trace
+    from expert_residency.sim.choices.trace import open_trace
     from expert_residency.sim.live.schedule import sizes_of
 
     try:

@@ -14,8 +14,7 @@ from expert_residency.sim.aside import check_output, check_picture, write_text
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from expert_residency.sim.residency.pool import Capacity
-    from expert_residency.traces import RoutingTrace
+    from expert_residency.sim.choices.capacity import Capacity
 
 
 def writable(path: Path | None) -> Path | None:
@@ -82,27 +81,10 @@ SEES_FUTURE = "* sees the future: a bound, not a candidate"
 FILLED = "filled before the first look-up: may lie above the bounds, which start empty"
 
 
-def open_trace(source: str, fmt: str | None, model: str | None) -> RoutingTrace:
-    """Trace from a file or `bundled:NAME`; `model` replaces its byte sizes where the trace has its own."""
-    from expert_residency.sim.runs.simulate import fit_geometry
-    from expert_residency.traces import load_model, read_trace
-
-    geometry = load_model(model) if model else None
-    if source.startswith("bundled:"):
-        from expert_residency.traces.bundled import load
-
-        trace = load(source.removeprefix("bundled:"))
-    else:
-        trace = read_trace(source, format=fmt, model=geometry)
-    if geometry is not None and geometry.label != trace.geometry.label:
-        trace = fit_geometry(trace, geometry)
-    return trace
-
-
 def parse_capacity(capacity: str | None, slots_per_layer: int | None, scope: str) -> Capacity:
     """Capacity from the two options, exactly one of which must be given."""
     from expert_residency.hwmodels.units import parse_size
-    from expert_residency.sim.residency.pool import Capacity
+    from expert_residency.sim.choices.capacity import Capacity
 
     scope, _, quotas = scope.partition(":")
     return Capacity(

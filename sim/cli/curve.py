@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from expert_residency.sim.choices.trace import open_trace
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import (
     FILLED,
@@ -17,7 +18,6 @@ from expert_residency.sim.cli.common import (
     ScopeOpt,
     SimulatorOpt,
     TraceArg,
-    open_trace,
     percent,
     picture,
     show,

@@ -22,7 +22,7 @@ def demo(
 
     from expert_residency.hwmodels.registry import load_profile
     from expert_residency.sim.studies.demo import LOOK_AHEAD, SHOWN, SYNTHETIC, demo_specs, demo_trace, run_demo
-    from expert_residency.sim.studies.score import binding_sentence
+    from expert_residency.sim.timed.binding import binding_sentence
 
     specs = demo_specs(passes)
     with Progress(

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from expert_residency.sim.choices.trace import open_trace
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import (
     FormatOpt,
@@ -13,7 +14,6 @@ from expert_residency.sim.cli.common import (
     ModelOpt,
     TraceArg,
     number,
-    open_trace,
     percent,
     show,
     table,

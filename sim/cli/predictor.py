@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from expert_residency.sim.choices.trace import open_trace
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import (
     CapacityOpt,
@@ -18,7 +19,6 @@ from expert_residency.sim.cli.common import (
     SlotsOpt,
     TraceArg,
     number,
-    open_trace,
     parse_capacity,
     picture,
     show,
@@ -65,7 +65,7 @@ def predictor(
     """Sweep recall, precision and horizon of a noisy oracle, and find where prefetching stops paying."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from expert_residency.sim.runs.simulate import RunSpec
+    from expert_residency.sim.choices.spec import RunSpec
     from expert_residency.sim.studies.predictor import study
 
     room = parse_capacity(capacity, slots_per_layer, scope)

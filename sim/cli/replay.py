@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from expert_residency.sim.choices.trace import open_trace
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import (
     FILLED,
@@ -19,7 +20,6 @@ from expert_residency.sim.cli.common import (
     SimulatorOpt,
     SlotsOpt,
     TraceArg,
-    open_trace,
     parse_capacity,
     percent,
     show,
@@ -29,7 +29,7 @@ from expert_residency.sim.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from expert_residency.sim.residency.pool import Capacity
+    from expert_residency.sim.choices.capacity import Capacity
     from expert_residency.sim.runs.counts import ReplayResult
     from expert_residency.traces import RoutingTrace
 

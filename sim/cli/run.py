@@ -26,7 +26,7 @@ from expert_residency.sim.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from expert_residency.sim.runs.simulate import RunSpec
+    from expert_residency.sim.choices.spec import RunSpec
     from expert_residency.sim.runs.variants import Arm
     from expert_residency.sim.timed.result import RunResult
     from expert_residency.traces import RoutingTrace

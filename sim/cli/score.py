@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from expert_residency.hwmodels.units import GIB, MIB
+from expert_residency.sim.choices.trace import open_trace
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import (
     SEES_FUTURE,
@@ -16,7 +17,6 @@ from expert_residency.sim.cli.common import (
     JsonOpt,
     ModelOpt,
     number,
-    open_trace,
     percent,
     show,
     table,
@@ -181,7 +181,7 @@ def print_ceilings(found: list[Ceiling]) -> None:
     """Table of a run with each limit lifted in turn, and which one binds."""
     from expert_residency.sim.studies.bounds import time_ns
     from expert_residency.sim.studies.headroom import binding_limit
-    from expert_residency.sim.studies.score import binding_sentence
+    from expert_residency.sim.timed.binding import binding_sentence
 
     shown = table("how fast could it be: one limit lifted at a time", ["lifted", "tokens/s", "gain"])
     shown.add_column("then what binds is")

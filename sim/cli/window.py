@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from expert_residency.sim.choices.trace import open_trace
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import (
     FormatOpt,
@@ -15,7 +16,6 @@ from expert_residency.sim.cli.common import (
     ModelOpt,
     TraceArg,
     number,
-    open_trace,
     show,
     table,
     warn,

@@ -21,9 +21,9 @@ import numpy as np
 from expert_residency.hwmodels.calibrate.readings import is_noisy, usual_ns
 from expert_residency.hwmodels.executor.steps import Measured
 from expert_residency.sim.aside import aside
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.errors import SimError
 from expert_residency.sim.live.schedule import LiveChoices, Schedule
-from expert_residency.sim.residency.pool import Capacity
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
 
 PUBLISHED = (

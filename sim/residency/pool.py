@@ -8,110 +8,24 @@ leaves; an event larger than its scope is served in waves and its own members th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
-
-import numpy as np
+from collections.abc import Iterable, Sequence
 
 from expert_residency.hwmodels.units import format_bytes
 from expert_residency.policies.protocol import (
-    NEVER,
     AdmissionPolicy,
     Allocator,
     Event,
     EvictionPolicy,
     Future,
-    Ints,
     Lists,
     PlacementPolicy,
     Pool,
 )
-from expert_residency.sim.errors import MisfitError, SimError
-from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.errors import MisfitError
+from expert_residency.traces import ModelGeometry
 
 LISTS = Lists()
-T = TypeVar("T")
-MOST_SLOTS = 1 << 20
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """Room for experts.
-
-    Parameters
-    ----------
-    total_bytes
-        Bytes of the one card.
-    card_bytes
-        Bytes of each card, on a machine of several.
-    slots_per_layer
-        Whole experts of every layer, whatever card it is on.
-    layer_bytes
-        Bytes of each layer, for scope `layer`.
-    scope
-        `global` (one pool a card) or `layer` (every layer has a quota of its own).
-    quotas
-        Under scope `layer`, how a card's bytes are shared out: `equal`, or a placement (`hindsight`, `prompt`,
-        `profile:file=PATH`) whose ranking says how much each layer deserves (`sim.residency.quotas`).
-    """
-
-    total_bytes: int | None = None
-    slots_per_layer: int | None = None
-    scope: str = "global"
-    card_bytes: tuple[int, ...] | None = None
-    layer_bytes: tuple[int, ...] | None = None
-    quotas: str = "equal"
-
-    def __post_init__(self) -> None:
-        ways = (self.total_bytes, self.slots_per_layer, self.card_bytes, self.layer_bytes)
-        given = [x for x in ways if x is not None]
-        if len(given) != 1:
-            raise SimError(
-                "give a capacity either in bytes (--capacity 4000MiB) or in slots (--slots-per-layer 32)"
-            )
-        if self.scope not in ("global", "layer"):
-            raise SimError(f"unknown scope {self.scope!r} (known: global, layer)")
-        if self.scope != "layer" and (self.layer_bytes is not None or self.quotas != "equal"):
-            raise SimError("quotas of layers need --scope layer")
-        if self.quotas != "equal" and self.slots_per_layer is not None:
-            raise SimError("slots of each layer are given: there is nothing to share out by quotas")
-        sizes = given[0] if isinstance(given[0], tuple) else (given[0],)
-        if not all(type(size) is int for size in sizes):
-            raise SimError(f"a capacity of {given[0]!r}: expected whole numbers")
-        if not sizes:
-            raise SimError("a list of capacities holds none")
-        if min(sizes) < 0:
-            raise SimError("a capacity cannot be negative")
-        if (self.slots_per_layer or 0) > MOST_SLOTS:
-            raise SimError(f"{self.slots_per_layer} slots a layer: no layer has more than {MOST_SLOTS:,} experts")
-
-    def per_scope(self, geometry: ModelGeometry, layer_card: Sequence[int]) -> list[int]:
-        """Bytes of each scope: of each card, or of each layer.
-
-        Raises
-        ------
-        SimError
-            If cards or layers do not match, or quotas are still a name.
-        """
-        cards = layer_card[-1] + 1
-        if self.layer_bytes is not None:
-            if len(self.layer_bytes) != geometry.n_layers:
-                raise SimError(f"quotas of {len(self.layer_bytes)} layer(s) given for {geometry.n_layers}")
-            return list(self.layer_bytes)
-        if self.quotas != "equal":
-            raise SimError(f"quotas by {self.quotas} are not worked out yet (sim.residency.quotas.share_out)")
-        if self.slots_per_layer is not None:
-            layers = [self.slots_per_layer * size for size in geometry.expert_bytes]
-            room = [
-                sum(size for size, c in zip(layers, layer_card, strict=True) if c == card) for card in range(cards)
-            ]
-        else:
-            room = [self.total_bytes] if self.total_bytes is not None else list(self.card_bytes or ())
-            if len(room) < cards:
-                raise SimError(f"capacities of {len(room)} card(s) given for {cards}")
-            layers = [room[card] // layer_card.count(card) for card in layer_card]
-        return layers if self.scope == "layer" else room[:cards]
 
 
 def make_pool(geometry: ModelGeometry, capacity: Capacity, layer_card: Sequence[int] | None = None) -> Pool:
@@ -135,20 +49,6 @@ def make_pool(geometry: ModelGeometry, capacity: Capacity, layer_card: Sequence[
     )
 
 
-def check_capacity(capacity: object) -> None:
-    """Refuse what is no `Capacity`, as a size in words is not.
-
-    Raises
-    ------
-    SimError
-        Saying how a capacity is made.
-    """
-    if not isinstance(capacity, Capacity):
-        raise SimError(
-            f"{capacity!r} is no capacity: expected sim.Capacity(total_bytes=...) or (slots_per_layer=...)"
-        )
-
-
 def check_room(pool: Pool, *, none: bool = False) -> None:
     """Refuse a cache with a scope that cannot hold even the smallest of its experts.
 
@@ -170,46 +70,6 @@ def check_room(pool: Pool, *, none: bool = False) -> None:
         if room < size and not (none and room == 0):
             share = "" if pool.scopes == 1 else f" for part {scope + 1} of {pool.scopes} of the cache"
             raise MisfitError(f"room of {format_bytes(room)}{share}: one expert takes {format_bytes(size)}")
-
-
-def kept_with(trace: RoutingTrace, name: str, make: Callable[[], T]) -> T:
-    """What `make` makes of a trace, made once and kept as long as the trace, like its own cached properties."""
-    kept: dict[str, T] = trace.__dict__.setdefault("_kept", {})
-    if name not in kept:
-        kept[name] = make()
-    return kept[name]
-
-
-def make_future(trace: RoutingTrace) -> Future:
-    """What an oracle may know, as plain lists."""
-    return future_of(trace.keys.tolist(), trace.event_offsets.tolist(), prompt_rows(trace))
-
-
-def future_of(keys: list[int], offsets: list[int], prompt: list[int]) -> Future:
-    """The future of any steps."""
-    next_use = [0] * len(keys)
-    first_use, counts = [NEVER] * len(prompt), [0] * len(prompt)
-    link_uses(keys, offsets, next_use, first_use, counts)
-    return Future(next_use, offsets, keys, counts, prompt, first_use)
-
-
-def link_uses(keys: Ints, offsets: Ints, next_use: Ints, first_use: Ints, counts: Ints) -> None:
-    """Fill in the next use of each look-up, and of each key (given as NEVER and 0) the first use and the count."""
-    for event in range(len(offsets) - 2, -1, -1):
-        for i in range(offsets[event], offsets[event + 1]):
-            key = keys[i]
-            next_use[i] = first_use[key]
-            first_use[key] = event
-            counts[key] += 1
-
-
-def prompt_rows(trace: RoutingTrace) -> list[int]:
-    """Rows of prefill passes that want each key."""
-    prefill = np.repeat(trace.event_phase == Phase.PREFILL, np.diff(trace.event_offsets))
-    rows = np.bincount(
-        trace.keys[prefill], weights=trace.rows_wanting[prefill], minlength=trace.geometry.n_experts
-    )
-    return [int(n) for n in rows]
 
 
 class CachePool:

@@ -15,7 +15,9 @@ from dataclasses import replace
 
 from expert_residency.policies import create
 from expert_residency.policies.protocol import Pool
-from expert_residency.sim.residency.pool import Capacity, check_capacity, make_future, make_pool
+from expert_residency.sim.choices.capacity import Capacity, check_capacity
+from expert_residency.sim.residency.future import make_future
+from expert_residency.sim.residency.pool import make_pool
 from expert_residency.traces import RoutingTrace
 
 

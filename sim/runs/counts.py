@@ -82,10 +82,13 @@ class ReplayResult:
     warnings: list[str] = field(default_factory=list)
 
     def frame(self) -> pd.DataFrame:
-        """One row a phase (`sim.runs.frames.counter_frame`)."""
-        from expert_residency.sim.runs.frames import counter_frame
+        """One row a phase, with `all` and `warm`: look-ups, hits, rates, `miss_bytes`."""
+        import pandas as pd
 
-        return counter_frame(self)
+        counters = self.phases | {"warm": self.warm}
+        frame = pd.DataFrame([c.to_dict() for c in counters.values()], index=list(counters))
+        frame.index.name = "phase"
+        return frame
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able form without the per-look-up array."""

@@ -16,18 +16,12 @@ import numpy.typing as npt
 
 from expert_residency.policies import create
 from expert_residency.policies.protocol import AdmissionPolicy, Event, EvictionPolicy, PlacementPolicy, Pool
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.errors import CompileError, SimError
 from expert_residency.sim.kernel import choose
-from expert_residency.sim.residency.pool import (
-    CachePool,
-    Capacity,
-    check_room,
-    make_future,
-    make_pool,
-    start_placement,
-)
+from expert_residency.sim.residency.pool import CachePool, check_room, make_pool, start_placement
 from expert_residency.sim.residency.quotas import share_out
-from expert_residency.sim.runs.counts import Counters, ReplayResult, Run, count, counted, phase_passes, result_of
+from expert_residency.sim.runs.counts import ReplayResult, Run, count, counted, phase_passes, result_of
 from expert_residency.sim.runs.steps import Steps
 from expert_residency.traces import Phase, RoutingTrace
 
@@ -255,14 +249,4 @@ def matches_engine(trace: RoutingTrace, result: ReplayResult) -> tuple[int, int]
     return int(((reported > 0) == (result.hits == 1))[known].sum()), int(known.sum())
 
 
-__all__ = [
-    "CONTRACTS",
-    "Capacity",
-    "Counters",
-    "ReplayResult",
-    "Steps",
-    "compulsory_bound",
-    "make_future",
-    "matches_engine",
-    "replay",
-]
+__all__ = ["CONTRACTS", "compulsory_bound", "matches_engine", "replay"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,21 +16,14 @@ from expert_residency.hwmodels.units import ns_for_bytes
 from expert_residency.policies import create
 from expert_residency.sim.choices.prefetch_rule import parse_insertion
 from expert_residency.sim.choices.preset import MISS_MODES, EnginePreset, load_engine
+from expert_residency.sim.choices.spec import START_STATES, RunSpec
 from expert_residency.sim.errors import CompileError, MisfitError, SimError
 from expert_residency.sim.kernel import choose_timed
-from expert_residency.sim.residency.pool import (
-    LISTS,
-    CachePool,
-    Capacity,
-    check_capacity,
-    check_room,
-    kept_with,
-    make_future,
-    make_pool,
-)
+from expert_residency.sim.residency.future import kept_with, make_future
+from expert_residency.sim.residency.pool import LISTS, CachePool, check_room, make_pool
 from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.timed.engine import Policies, SimPyEngine
-from expert_residency.sim.timed.host import HOST_MODES, START_STATES, HostMode, HostPlan, StartState, plan_host
+from expert_residency.sim.timed.host import HostPlan, plan_host
 from expert_residency.sim.timed.machine import Machine
 from expert_residency.sim.timed.page_cache import PageCache
 from expert_residency.sim.timed.result import RunResult
@@ -43,100 +36,6 @@ if TYPE_CHECKING:
     from expert_residency.sim.kernel.timed.engine import TimedKernel
 
 MOST_PREDICT_US = 1e9
-
-
-@dataclass(frozen=True)
-class RunSpec:
-    """Choices of one run, by name; everything that decides its result.
-
-    Parameters
-    ----------
-    hardware
-        Profile names or paths, one a card.
-    capacity
-        Room for experts.
-    layers_each
-        Layers of each card; all on the first by default.
-    eviction, admission, prefetch, placement
-        Policy specs, `name` or `name:param=value`. The placement defaults to the eviction policy's.
-    engine, miss
-        Preset, and a miss mode that overrides the preset's.
-    host, start
-        How the host holds the experts (`sim.timed.host.tiers`), and the state of the page cache at the start.
-    insertion
-        Where prefetched experts may go: `free`, `guarded:events=N`, `never-evict` or `staging:slots=N`, whose
-        buffers come on top of the capacity.
-    prefetch_bytes
-        Most bytes that the prefetcher may ask for in one pass (a token, without speculation); no limit by default.
-    predict_us
-        What one call of the prefetcher costs. Card and host stand still meanwhile: a predictor on the card takes
-        its stream, one on the host keeps it from starting the next layer.
-    p2p
-        Whether cards hand over peer to peer, or through mapped host memory.
-    model
-        Byte sizes to use instead of the trace's own (same layers and experts).
-    """
-
-    hardware: tuple[str, ...]
-    capacity: Capacity
-    layers_each: tuple[int, ...] | None = None
-    eviction: str = "lru"
-    admission: str = "always"
-    prefetch: str = "none"
-    placement: str | None = None
-    engine: str = "generic"
-    miss: str | None = None
-    host: HostMode = "arena"
-    start: StartState = "warm"
-    p2p: bool = False
-    insertion: str = "free"
-    prefetch_bytes: int | None = None
-    predict_us: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.hardware, tuple):
-            raise SimError(f"hardware {self.hardware!r}: expected a tuple of profile names, as in ('rtx-5070',)")
-        if not isinstance(self.layers_each, tuple | None):
-            raise SimError(f"layers_each {self.layers_each!r}: expected a tuple of whole numbers, as in (24, 24)")
-        check_capacity(self.capacity)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain form, for manifests."""
-        plain = {k: (list(v) if isinstance(v, tuple) else v) for k, v in vars(self).items()}
-        return plain | {"capacity": vars(self.capacity)}
-
-    @classmethod
-    def for_engine(cls, engine: str, hardware: tuple[str, ...], capacity: Capacity, **choices: Any) -> RunSpec:
-        """A run as an engine's preset has it: its policies, scope and host unless `choices` say otherwise."""
-        policy = dict(load_engine(engine).policy)
-        scope = choices.pop("scope", policy.pop("scope", capacity.scope))
-        own: dict[str, Any] = policy | choices
-        return cls(hardware, replace(capacity, scope=scope), engine=engine, **own)
-
-    @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> RunSpec:
-        """The choices that `to_dict` wrote."""
-        data: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()}
-        room: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain["capacity"].items()}
-        data["capacity"] = Capacity(**room)
-        return cls(**data)
-
-
-def fit_geometry(trace: RoutingTrace, model: ModelGeometry) -> RoutingTrace:
-    """The same routing with another model's byte sizes.
-
-    Raises
-    ------
-    SimError
-        If the layers or expert counts differ.
-    """
-    own = trace.geometry
-    if (model.n_layers, model.experts) != (own.n_layers, own.experts):
-        raise SimError(
-            f"model {model.label} has {model.n_layers} x {model.experts} experts, the trace of {own.label} has "
-            f"{own.n_layers} x {own.experts}"
-        )
-    return replace(trace, geometry=replace(model, top_k=own.top_k))
 
 
 @dataclass(frozen=True)
@@ -419,4 +318,4 @@ def _warnings(trace: RoutingTrace, result: RunResult, spec: RunSpec, machine: Ma
     return found
 
 
-__all__ = ["HOST_MODES", "Capacity", "RunSpec", "fit_geometry", "manifest", "prepare", "simulate"]
+__all__ = ["manifest", "prepare", "simulate"]

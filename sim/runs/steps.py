@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from expert_residency.policies.protocol import Future
-from expert_residency.sim.residency.pool import future_of, prompt_rows
+from expert_residency.sim.residency.future import future_of, prompt_rows
 from expert_residency.traces import RoutingTrace
 
 if TYPE_CHECKING:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.units import GIB
 from expert_residency.sim.choices.preset import load_engine
+from expert_residency.sim.choices.trace import fit_geometry
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.runs.simulate import fit_geometry
 from expert_residency.sim.split.cards import Card, HostSide
 from expert_residency.sim.split.cost import LayerTimes
 from expert_residency.sim.split.curve import HitCurve
@@ -135,10 +135,30 @@ class Study:
     profiles: dict[str, HardwareProfile]
 
     def frame(self) -> pd.DataFrame:
-        """One row an answer, fastest first (`sim.runs.frames.split_frame`)."""
-        from expert_residency.sim.runs.frames import split_frame
+        """One row an answer, fastest first: cards, layers of each, bytes, tokens/s, or the limit."""
+        import pandas as pd
 
-        return split_frame(self)
+        rows: list[dict[str, Any]] = []
+        for answer in self.answers:
+            placement = answer.placement
+            row: dict[str, Any] = {
+                "cards": "+".join(answer.ordered),
+                "quant": answer.geometry.quant,
+                "host": answer.mode,
+                "fits": placement is not None,
+                "limit": answer.limit or None,
+            }
+            if placement is not None:
+                row |= {
+                    "layers_each": "+".join(map(str, placement.layers_each)),
+                    "vram_expert_bytes": placement.vram_expert_bytes,
+                    "ram_needed_bytes": placement.ram.needed_bytes,
+                    "hit_rate": placement.hit_rate,
+                    "estimated_tokens_per_s": placement.tokens_per_s,
+                    "simulated_tokens_per_s": answer.simulated and answer.simulated.tokens_per_s,
+                }
+            rows.append(row | {"tokens_per_s": answer.tokens_per_s})
+        return pd.DataFrame(rows).sort_values("tokens_per_s", ascending=False, kind="stable", ignore_index=True)
 
     @property
     def best(self) -> Answer | None:

@@ -9,11 +9,13 @@ from typing import Any
 
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.policies import create
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.residency.pool import Capacity, make_pool
+from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.runs.replay import replay
-from expert_residency.sim.runs.simulate import RunSpec, simulate
+from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.studies.score import Run, Score, score
 from expert_residency.sim.timed.result import RunResult
 from expert_residency.traces import Phase, RoutingTrace

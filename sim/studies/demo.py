@@ -19,8 +19,9 @@ import numpy as np
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.vram import FLASH_NEXT_SESSION, Weights, session_lines, vram_budget
 from expert_residency.policies import sees_future
-from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.runs.simulate import RunSpec, simulate
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.spec import RunSpec
+from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.timed.result import RunResult
 from expert_residency.traces import ModelGeometry, RoutingTrace
 from expert_residency.traces.bundled import load

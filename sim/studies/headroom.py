@@ -14,11 +14,12 @@ from typing import Any
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.registry import load_profile
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import EnginePreset, load_engine
-from expert_residency.sim.residency.pool import Capacity
-from expert_residency.sim.runs.simulate import RunSpec, simulate
+from expert_residency.sim.choices.spec import RunSpec
+from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.studies.bounds import baseline_spec, perfect_prefetch, time_ns
-from expert_residency.sim.studies.score import binding_sentence
+from expert_residency.sim.timed.binding import binding_sentence
 from expert_residency.sim.timed.result import RunResult
 from expert_residency.traces import RoutingTrace
 

@@ -25,9 +25,12 @@ import numpy as np
 
 from expert_residency.policies import Event, PrefetchPolicy, create
 from expert_residency.policies.protocol import Lists
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.residency.pool import Capacity, make_future, make_pool
-from expert_residency.sim.runs.simulate import RunSpec, simulate
+from expert_residency.sim.residency.future import make_future
+from expert_residency.sim.residency.pool import make_pool
+from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.studies.bounds import baseline_spec, time_ns
 from expert_residency.sim.timed.result import RunResult
 from expert_residency.traces import Phase, RoutingTrace

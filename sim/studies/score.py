@@ -17,21 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.timed.result import CAUSES, RunResult
+from expert_residency.sim.timed.binding import binding_of
+from expert_residency.sim.timed.result import RunResult
 
-BINDS = {
-    "gpu_dense": "the card's dense part (attention, shared weights, head)",
-    "gpu_experts": "the card computing experts",
-    "cpu_wait": "the CPU computing experts that are not on the card",
-    "pcie_wait": "the link: waiting for experts to be copied to the card",
-    "disk_wait": "the disk: waiting for experts to be read",
-    "sync": "synchronisation and planning between host and card",
-    "handoff": "hand-offs between cards",
-    "overhead": "fixed work of every pass (sampling, commit)",
-    "draft": "drafting tokens for the next window",
-    "adapt": "the exchange of residents between passes",
-}
-"""What each cause of time means in words."""
 POLICIES = ("eviction", "admission", "prefetch", "placement", "insertion", "prefetch_bytes", "predict_us")
 """Choices that scores compare; all others must be equal."""
 NO_BASELINE = "no baseline among the runs (lru, admission always, no prefetch): --trace FILE adds it"
@@ -41,29 +29,6 @@ NO_BEST = (
 )
 SMALL_GAIN = 0.02
 """Below this share of the baseline's time there is nothing to capture."""
-
-
-def binding_sentence(result: RunResult) -> str:
-    """The largest cause of a run's time, in one sentence.
-
-    Time is that of all passes but prefills; of all passes where there is nothing else.
-    """
-    decode = result.pass_phase != 0
-    chosen = decode if decode.any() else decode | True
-    sums = result.pass_causes[chosen].sum(axis=0).tolist()
-    return _binding(dict(zip(CAUSES, sums, strict=True)))
-
-
-def _binding(causes: Mapping[str, float]) -> str:
-    total = sum(causes.values())
-    if total <= 0:
-        return "Nothing binds: no time has passed."
-    ranked = sorted(causes, key=lambda cause: (-causes[cause], CAUSES.index(cause)))
-    first, second = ranked[0], ranked[1]
-    sentence = f"What binds is {BINDS[first]}: {100 * causes[first] / total:.0f} % of the time"
-    if causes[second] * 10 >= total:
-        sentence += f"; next is {BINDS[second]}, {100 * causes[second] / total:.0f} %"
-    return sentence + "."
 
 
 @dataclass(frozen=True)
@@ -159,7 +124,7 @@ class Run:
             moved = {kind: stats[f"{kind}_bytes"] for kind in ("useful", "late", "wasted", "harmful")}
             return cls(
                 name, manifest["spec"], _case(manifest), data["decode_ns"] or data["total_ns"],
-                data["tokens_per_s"], data["decode_hit_rate"], _binding(_decode_causes(data)),
+                data["tokens_per_s"], data["decode_hit_rate"], binding_of(_decode_causes(data)),
                 moved | {"issued": stats["issued"]}, data["warnings"],
             )  # fmt: skip
         except KeyError as error:

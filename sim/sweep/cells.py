@@ -18,10 +18,12 @@ from expert_residency.hwmodels.errors import HardwareError
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.units import parse_size
 from expert_residency.policies.protocol import PolicyError
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import load_engine
+from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.errors import MisfitError, SimError
-from expert_residency.sim.residency.pool import LISTS, Capacity
-from expert_residency.sim.runs.simulate import RunSpec, manifest, prepare
+from expert_residency.sim.residency.pool import LISTS
+from expert_residency.sim.runs.simulate import manifest, prepare
 from expert_residency.sim.sweep.spec import CHOICES, RUN, Choices, SweepError, SweepFile, expand
 from expert_residency.sim.sweep.stored import View, load_trace, open_view, store
 from expert_residency.sim.timed.host.tiers import BESIDE_CARDS

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from expert_residency.policies import create, sees_future
 from expert_residency.sim.choices.preset import load_engine
-from expert_residency.sim.runs.simulate import RunSpec
-from expert_residency.sim.studies.score import binding_sentence
+from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.sweep.cells import Cell
 from expert_residency.sim.sweep.spec import RUN
+from expert_residency.sim.timed.binding import binding_sentence
 from expert_residency.sim.timed.result import CAUSES, TIERS, RunResult
 from expert_residency.traces import RoutingTrace
 

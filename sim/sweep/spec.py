@@ -35,8 +35,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.errors import SimError
-from expert_residency.sim.runs.simulate import RunSpec
 
 ROOM = ("capacity", "slots_per_layer", "scope")
 """Choices that make up `RunSpec.capacity`."""

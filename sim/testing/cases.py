@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from expert_residency.sim.residency.pool import Capacity
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder
 
 PHASES = (Phase.DECODE, Phase.DECODE, Phase.DECODE, Phase.VERIFY, Phase.PREFILL)

@@ -11,7 +11,8 @@ from expert_residency.policies.admission.always import Always
 from expert_residency.policies.eviction.belady import Belady
 from expert_residency.policies.eviction.min import Min
 from expert_residency.policies.protocol import EvictionPolicy, Lists, PolicyError
-from expert_residency.sim.residency.pool import Capacity, make_pool
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.testing.cases import capacities, random_trace
 from expert_residency.sim.testing.compiled import ArrayPool
 from expert_residency.sim.testing.shared import SEEDS, Replayed, declared, same_on

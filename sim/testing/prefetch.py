@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from expert_residency.policies.protocol import Event, Lists, PrefetchPolicy
-from expert_residency.sim.residency.pool import Capacity, make_future, make_pool
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.residency.future import make_future
+from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.testing.cases import random_trace
 from expert_residency.sim.testing.compiled import Arrays, as_arrays, jit
 from expert_residency.sim.testing.shared import declared

@@ -6,7 +6,8 @@ import dataclasses
 from typing import Protocol
 
 from expert_residency.policies.protocol import Policy
-from expert_residency.sim.residency.pool import CachePool, Capacity
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.residency.pool import CachePool
 from expert_residency.sim.testing.cases import capacities, random_trace
 from expert_residency.traces import RoutingTrace
 

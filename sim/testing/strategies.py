@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from expert_residency.sim.residency.pool import Capacity
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder
 
 

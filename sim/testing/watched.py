@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from expert_residency.policies.protocol import AdmissionPolicy, Event, EvictionPolicy, PlacementPolicy
-from expert_residency.sim.residency.pool import CachePool, Capacity, make_future, make_pool, start_placement
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.residency.future import make_future
+from expert_residency.sim.residency.pool import CachePool, make_pool, start_placement
 from expert_residency.traces import RoutingTrace
 
 

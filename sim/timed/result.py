@@ -196,10 +196,16 @@ class RunResult:
         }
 
     def frame(self) -> pd.DataFrame:
-        """One row a pass (`sim.runs.frames.pass_frame`)."""
-        from expert_residency.sim.runs.frames import pass_frame
+        """One row a pass: `phase`, `emits` (tokens), `ms`, and its causes as `CAUSE_ms`, which add up to `ms`."""
+        import pandas as pd
 
-        return pass_frame(self)
+        frame = pd.DataFrame({"phase": [PHASES[phase] for phase in self.pass_phase.tolist()]})
+        frame["emits"] = self.pass_emits
+        frame["ms"] = self.pass_ns / 1e6
+        for i, cause in enumerate(CAUSES):
+            frame[f"{cause}_ms"] = self.pass_causes[:, i] / 1e6
+        frame.index.name = "pass"
+        return frame
 
     def to_dict(self, *, passes: bool = False) -> dict[str, Any]:
         """JSON-able form: no NaN, no Infinity; undefined figures are None. `passes` adds the per-pass tables."""

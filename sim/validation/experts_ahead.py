@@ -17,8 +17,11 @@ import numpy.typing as npt
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.policies.placement.matched import Matched
-from expert_residency.sim.residency.pool import Capacity, make_future, make_pool
-from expert_residency.sim.runs.simulate import RunSpec, simulate
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.spec import RunSpec
+from expert_residency.sim.residency.future import make_future
+from expert_residency.sim.residency.pool import make_pool
+from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.timed.result import RunResult
 from expert_residency.traces import ModelGeometry, RoutingTrace, load_model
 from expert_residency.traces.synthetic import generate, load_style

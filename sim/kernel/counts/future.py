@@ -13,7 +13,7 @@ from expert_residency.policies.protocol import NEVER, Future, Ints
 from expert_residency.sim.kernel.compiler.link import compile_loop
 from expert_residency.sim.kernel.compiler.state import Flat, Recorder, state_function
 from expert_residency.sim.kernel.counts.replay import StepArrays
-from expert_residency.sim.residency.pool import link_uses
+from expert_residency.sim.residency.future import link_uses
 
 if TYPE_CHECKING:
     from expert_residency.sim.kernel.counts.seam import job_state

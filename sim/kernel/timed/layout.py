@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from expert_residency.policies.structures import Links
 from expert_residency.sim.kernel.timed import tables as t
-from expert_residency.sim.residency.pool import CachePool, kept_with
+from expert_residency.sim.residency.future import kept_with
+from expert_residency.sim.residency.pool import CachePool
 from expert_residency.sim.timed.costs import Costs
 from expert_residency.sim.timed.engine.transfers import drive_rates, shared_servers
 from expert_residency.sim.timed.host import HostPlan

@@ -1,17 +1,7 @@
 """Where experts lie on the host: the ways to hold them (`tiers`), what each decides (`plan`), a run (`live`)."""
 
 from expert_residency.sim.timed.host.live import Host
-from expert_residency.sim.timed.host.plan import (
-    DISK,
-    PAGE_CACHE,
-    PAGEABLE,
-    PINNED,
-    SOURCES,
-    START_STATES,
-    HostMode,
-    HostPlan,
-    StartState,
-)
+from expert_residency.sim.timed.host.plan import DISK, PAGE_CACHE, PAGEABLE, PINNED, SOURCES, HostPlan
 from expert_residency.sim.timed.host.tiers import HOST_MODES, parse_host, plan_host
 
 __all__ = [
@@ -21,11 +11,8 @@ __all__ = [
     "PAGE_CACHE",
     "PINNED",
     "SOURCES",
-    "START_STATES",
     "Host",
-    "HostMode",
     "HostPlan",
-    "StartState",
     "parse_host",
     "plan_host",
 ]

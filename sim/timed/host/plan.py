@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from expert_residency.hwmodels.profile import ExpertSource
 
@@ -11,11 +10,6 @@ PINNED, PAGEABLE, PAGE_CACHE, DISK = 0, 1, 2, 3
 """Where an expert is. PAGE_CACHE in a plan means "in the file": the cache's state decides between it and DISK."""
 SOURCES: tuple[ExpertSource, ...] = ("pinned", "pageable", "page_cache")
 """Rates of a profile by which the CPU pool reads the first three."""
-HostMode = str
-"""`name` or `name:param=value,...`, see `sim.timed.host.tiers`."""
-StartState = Literal["cold", "warm", "carry"]
-"""Page cache at the start: empty, the file read once from front to back, or as the run before left it."""
-START_STATES = ("cold", "warm", "carry")
 BLOBS, GGUF = 0, 1
 """Files that can lie in the page cache: one blob an expert, or the model file with its slices apart."""
 
