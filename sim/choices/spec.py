@@ -45,8 +45,6 @@ class RunSpec:
         its stream, one on the host keeps it from starting the next layer.
     p2p
         Whether cards hand over peer to peer, or through mapped host memory.
-    model
-        Byte sizes to use instead of the trace's own (same layers and experts).
     """
 
     hardware: tuple[str, ...]
