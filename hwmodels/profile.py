@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.quantity import Count, FamilyRates, Positive, Quantity, Rate, Section, Share, Whole
 from expert_residency.hwmodels.units import mb_per_s
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.units import bytes_from_gib, bytes_from_mib, mb_per_s, ns_from_us
 
 Kind = Literal["measured", "datasheet", "derived", "assumed"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.profile import Ram
 from expert_residency.hwmodels.units import GIB, format_bytes
 from expert_residency.hwmodels.vram import Line

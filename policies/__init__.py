@@ -1,12 +1,12 @@
 """Who stays and who comes early: eviction, admission, prefetch and placement policies, one file each."""
 
+from expert_residency.errors import PolicyError
 from expert_residency.policies.protocol import (
     AdmissionPolicy,
     Event,
     EvictionPolicy,
     Future,
     PlacementPolicy,
-    PolicyError,
     Pool,
     PrefetchPolicy,
 )

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from expert_residency.policies.protocol import Allocator, Floats, Ints, PolicyError, Pool
+from expert_residency.errors import PolicyError
+from expert_residency.policies.protocol import Allocator, Floats, Ints, Pool
 
 ROOT = 7
 """Place of the root in a scope's part; the children of place i stand at 8 (i - 6) and after, in one line."""

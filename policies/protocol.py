@@ -30,14 +30,12 @@ from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from expert_residency.errors import PolicyError
+
 Ints = MutableSequence[int]
 Floats = MutableSequence[float]
 NEVER = 1 << 62
 """Event index of a use that does not come; also the guard of a key that may not leave."""
-
-
-class PolicyError(ValueError):
-    """A policy name or parameter that is not valid; the message lists what is."""
 
 
 class Allocator(Protocol):

@@ -14,12 +14,12 @@ import warnings
 from importlib.metadata import entry_points
 from typing import Any, Literal, overload
 
+from expert_residency.errors import PolicyError
 from expert_residency.policies.protocol import (
     AdmissionPolicy,
     EvictionPolicy,
     PlacementPolicy,
     Policy,
-    PolicyError,
     PrefetchPolicy,
 )
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from expert_residency.errors import PolicyError, SimError
 from expert_residency.policies import create
-from expert_residency.policies.protocol import Event, Lists, PolicyError, Pool
+from expert_residency.policies.protocol import Event, Lists, Pool
 from expert_residency.sim.choices.capacity import Capacity
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.runs.replay import replay
 from expert_residency.traces import ModelGeometry, Phase, TraceBuilder
 from tests.test_conformance import one_layer

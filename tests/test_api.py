@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import expert_residency as er
-from expert_residency.sim.errors import SimError
+from expert_residency.errors import SimError
 from expert_residency.sim.runs.curve import hit_curve
 from expert_residency.sim.runs.stream import replay_stream
 from expert_residency.traces.bundled import load

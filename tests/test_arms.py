@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from expert_residency.errors import SimError
 from expert_residency.sim.choices.scenario import build_scenario, open_scenario_trace
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.runs.variants import list_scenarios, load_arms, run_arms
 from expert_residency.sim.timed.result import CAUSES
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from expert_residency.errors import FileError, MisfitError, SimError
+from expert_residency.files import atomic
 from expert_residency.hwmodels.registry import load_profile
-from expert_residency.sim.aside import aside
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.cli import main
-from expert_residency.sim.errors import MisfitError, SimError
 from expert_residency.sim.live.schedule import sizes_of
 from expert_residency.sim.runs.curve import hit_curve
 from expert_residency.sim.runs.replay import replay
@@ -84,14 +85,39 @@ def test_a_picture_says_its_format(here, capsys):
 
 def test_a_file_appears_whole_or_not_at_all(here):
     target = here / "out.json"
-    with pytest.raises(SimError, match=r"out.json: cannot be written \(No space left on device\)"), aside(target):
+    with (
+        pytest.raises(FileError, match=r"out.json: cannot be written \(No space left on device\)"),
+        atomic(target),
+    ):
         raise OSError(28, "No space left on device")
-    with pytest.raises(KeyError), aside(target) as part:
+    with pytest.raises(KeyError), atomic(target) as part:
         raise KeyError(part.write_text("half"))
     assert [path.name for path in here.iterdir()] == ["tiny.parquet"]
-    with aside(target) as part:
+    with atomic(target) as part:
         part.write_text("whole")
     assert target.read_text() == "whole"
+
+
+def test_what_is_no_regular_file_is_written_to_and_a_link_is_followed(here, capsys):
+    os.mkfifo(here / "pipe")
+    (here / "real").write_text("old")
+    for name, to in (("link", "real"), ("new", "made"), ("to_pipe", "pipe")):
+        (here / name).symlink_to(to)
+    reader = os.open(here / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    said = []
+    try:
+        for name in ("pipe", "to_pipe", "link", "new"):
+            with pytest.raises(SystemExit) as stopped:
+                main(["inspect", "tiny.parquet", "--json", name])
+            assert stopped.value.code == 0
+            said.append(os.read(reader, 1 << 20).decode() if "pipe" in name else (here / name).read_text())
+    finally:
+        os.close(reader)
+    assert (here / "pipe").is_fifo()
+    assert all((here / name).is_symlink() for name in ("link", "new", "to_pipe"))
+    assert said[0].startswith("{")
+    assert said == [said[0]] * 4
+    assert (here / "made").is_file()
 
 
 IGNORED = [

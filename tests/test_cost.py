@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from expert_residency.errors import HardwareError
 from expert_residency.hwmodels import cost
-from expert_residency.hwmodels.errors import HardwareError
 from expert_residency.hwmodels.registry import list_profiles, load_profile
 from expert_residency.hwmodels.units import GIB
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import MISS_MODES, load_engine
 from expert_residency.sim.choices.spec import RunSpec
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.runs.replay import replay
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.timed.result import CAUSES, TIERS

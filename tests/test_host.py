@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.units import GIB
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import RunSpec
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.timed.host import PAGE_CACHE, PAGEABLE, PINNED, parse_host, plan_host
 from expert_residency.sim.timed.page_cache import PageCache

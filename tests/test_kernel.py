@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
+from expert_residency.errors import SimError
 from expert_residency.policies import available, create, tally
 from expert_residency.policies.eviction.fifo import Fifo
 from expert_residency.policies.eviction.lfu import Lfu
 from expert_residency.policies.eviction.lru import Lru
 from expert_residency.sim.choices.capacity import Capacity
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.kernel import choice, choose
 from expert_residency.sim.kernel.counts import loop
 from expert_residency.sim.residency.pool import make_pool

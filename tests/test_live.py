@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.errors import HardwareError, SimError
 from expert_residency.hwmodels.executor.experts import ExpertShape, random_weights
 from expert_residency.hwmodels.executor.steps import Measured
 from expert_residency.sim.choices.capacity import Capacity
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.live.schedule import LiveChoices, Schedule, make_schedule, sizes_of
 from expert_residency.sim.live.variants import (
     COLUMNS,

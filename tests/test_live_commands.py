@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from expert_residency.errors import HardwareError, TraceError
 from expert_residency.hwmodels.calibrate.oncard import fit_card
-from expert_residency.hwmodels.errors import HardwareError
 from expert_residency.hwmodels.executor.card import LiveSizes
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.registry import load_profile
@@ -28,7 +28,6 @@ from expert_residency.sim.live.variants import Arm, decode_window, scaled
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.traces import RoutingTrace, read_trace
 from expert_residency.traces.bundled import load
-from expert_residency.traces.errors import TraceError
 
 _register()
 PASSES, WARMUP, SLOTS = 40, 8, (12, 24, 48)

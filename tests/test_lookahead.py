@@ -5,13 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from expert_residency.errors import SimError, TraceError
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.spec import RunSpec
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.studies.drafts import acceptance_for, emitted, window_costs
 from expert_residency.sim.studies.window import hindsight_rank, lookahead_cost, token_keys, window_unions
 from expert_residency.traces import Phase, TraceBuilder, load_model
-from expert_residency.traces.errors import TraceError
 from expert_residency.traces.synthetic import generate, load_style
 from expert_residency.traces.windows import chunk_prefill
 from tests.test_engine import geometry, random_trace, trace_of

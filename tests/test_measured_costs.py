@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.policies.prefetch.oracle import Oracle

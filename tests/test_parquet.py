@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from expert_residency.errors import FileError
 from expert_residency.traces import (
     ModelGeometry,
     Phase,
@@ -224,7 +225,7 @@ def test_bad_columns_are_one_sentence(trace: RoutingTrace, tmp_path: Path) -> No
 
 
 def test_a_failed_write_leaves_nothing(trace: RoutingTrace, tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="cannot be written"):
+    with pytest.raises(FileError, match="cannot be written"):
         write_parquet(trace, tmp_path / "no folder" / "t.parquet")
     with pytest.raises(ValueError, match="JSON"):
         write_parquet(replace(trace, meta={"x": float("nan")}), tmp_path / "t.parquet")

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
+from expert_residency.errors import PolicyError
 from expert_residency.policies import available, create
 from expert_residency.policies.eviction.fifo import Fifo
 from expert_residency.policies.eviction.sieve import Sieve
-from expert_residency.policies.protocol import PolicyError
 from expert_residency.policies.registry import describe
 from expert_residency.sim.testing import ADMISSION_CHECKS, EVICTION_CHECKS, check_admission, check_eviction
 from expert_residency.sim.testing.eviction import check_keeps_promises

@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
+from expert_residency.errors import SimError
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.cli import main
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.studies.predictor import KNOWN, Cell, break_even, study
 from expert_residency.traces import ModelGeometry, Phase, TraceBuilder, write_parquet

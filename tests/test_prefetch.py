@@ -9,6 +9,7 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.quantity import FamilyRates, Quantity
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.policies import PolicyError, available, create
@@ -16,7 +17,6 @@ from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.prefetch_rule import parse_insertion
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import RunSpec
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.studies.bounds import time_ns
 from expert_residency.sim.studies.predictor import quality

@@ -2,12 +2,12 @@
 
 import pytest
 
+from expert_residency.errors import SimError
 from expert_residency.policies import create
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import EnginePreset, list_engines, load_engine
 from expert_residency.sim.choices.scenario import build_scenario
 from expert_residency.sim.choices.spec import RunSpec
-from expert_residency.sim.errors import SimError
 
 NAMES = (
     "bigmoe-edge", "fetch-lru", "freetoken-hybrid", "generic", "llama.cpp-expert-cache", "ncmoe", "strata",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.quantity import FAMILIES, Quantity, quant_family
 from expert_residency.hwmodels.registry import list_profiles, load_profile, profile_aliases

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from expert_residency.policies.protocol import PolicyError
+from expert_residency.errors import PolicyError, SimError
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.cli.common import parse_capacity
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.residency.quotas import by_mass, share_out
 from expert_residency.sim.runs.replay import replay

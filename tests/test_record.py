@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from expert_residency.traces.errors import TraceError
+from expert_residency.errors import TraceError
 from expert_residency.traces.record import find_routers, geometry_of, record
 from expert_residency.traces.trace import Phase
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from expert_residency.sim.errors import SimError
+from expert_residency.errors import SimError
 from expert_residency.sim.sweep import read_dataset, sweep
 
 pytest.importorskip("altair", reason="needs the extra 'report'")

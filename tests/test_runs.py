@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.registry import list_profiles
 from expert_residency.hwmodels.runs import Span, load_engine_runs, load_slot_counts, load_strata_runs
 from expert_residency.hwmodels.tables import fill

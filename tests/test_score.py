@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from expert_residency.errors import SimError
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.cli import main
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.runs.replay import replay
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.studies.bounds import (

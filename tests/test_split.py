@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.units import GB, GIB
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.split.cards import Card, HostSide, handoff_ns, together_mb_per_s
 from expert_residency.sim.split.curve import HitCurve
 from expert_residency.sim.split.memory import HOST_MODES, needs_of, ram_need, spread_slots

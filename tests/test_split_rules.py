@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.units import GB
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.cli import main
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.split.cards import Card, HostSide
 from expert_residency.sim.split.compare import forced, room_sentence, speed_matters
 from expert_residency.sim.split.curve import HitCurve

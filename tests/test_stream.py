@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
+from expert_residency.errors import SimError
 from expert_residency.sim.choices.capacity import Capacity
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.runs.replay import replay
 from expert_residency.sim.testing.cases import random_trace
 from expert_residency.traces import TraceError, write_parquet

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from expert_residency.errors import PolicyError
 from expert_residency.policies import create
 from expert_residency.policies.placement.strp import StrpProfile, complete, read_strp, write_strp
-from expert_residency.policies.protocol import PolicyError
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.residency.pool import make_pool
 from expert_residency.traces import load_model

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from expert_residency.errors import MisfitError, SimError
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.cli import main
-from expert_residency.sim.errors import MisfitError, SimError
 from expert_residency.sim.runs.simulate import prepare
 from expert_residency.sim.sweep import SweepError, load_sweep, read_dataset, sweep
 from expert_residency.sim.sweep.cells import plan_cells

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from expert_residency.errors import TraceError
 from expert_residency.traces import bundled, read_trace
 from expert_residency.traces.builder import TraceBuilder
-from expert_residency.traces.errors import TraceError
 from expert_residency.traces.synthetic import RoutingStyle, generate, list_styles, load_style, lru_curve, measure
 from expert_residency.traces.synthetic.bundle import bundled_trace
 from expert_residency.traces.synthetic.fit import evaluate, fit, nelder_mead, shape_of, shape_only

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from expert_residency.errors import CompileError, SimError
 from expert_residency.policies import PolicyError, create
 from expert_residency.policies.eviction.lru import Lru
 from expert_residency.policies.prefetch.previous_token import PreviousToken
@@ -20,7 +21,6 @@ from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.cli import main
-from expert_residency.sim.errors import CompileError, SimError
 from expert_residency.sim.kernel import choice, choose_timed
 from expert_residency.sim.runs.replay import replay
 from expert_residency.sim.runs.simulate import prepare, simulate

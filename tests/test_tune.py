@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from expert_residency.sim.errors import SimError
+from expert_residency.errors import SimError
 from expert_residency.sim.studies.tune import load_tune, tune
 from expert_residency.sim.sweep import read_dataset
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.units import (
     GIB,
     format_bytes,

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.errors import HardwareError, SimError
 from expert_residency.sim.cli import _register, app
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.live.predict import GROUPS, load_live_runs, predict
 from expert_residency.sim.live.variants import decode_window
 from expert_residency.sim.validation.cases import (

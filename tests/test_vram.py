@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.ram import host_budget
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.runs import load_slot_counts

@@ -1,7 +1,7 @@
 """What the model asked for: routing traces, model geometries, readers and the synthetic generator."""
 
+from expert_residency.errors import TraceError
 from expert_residency.traces.builder import TraceBuilder
-from expert_residency.traces.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry, list_models, load_model
 from expert_residency.traces.inspect import convert, describe
 from expert_residency.traces.parquet import write_parquet

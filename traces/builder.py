@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from expert_residency.traces.errors import TraceError
+from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.trace import Phase, RoutingTrace, assemble
 

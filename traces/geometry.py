@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from expert_residency.traces.errors import TraceError
+from expert_residency.errors import TraceError
 
 if TYPE_CHECKING:
     from expert_residency.traces.model_file import ModelFile

@@ -6,7 +6,7 @@ import tomllib
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from expert_residency.traces.errors import TraceError
+from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import QUANT_FAMILIES
 
 

@@ -30,13 +30,13 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from expert_residency.traces.errors import TraceError
+from expert_residency.errors import TraceError
+from expert_residency.files import atomic
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.trace import IntArray, Phase, RoutingTrace, assemble, csr_offsets, ragged_take
 
@@ -53,14 +53,15 @@ _PREDICTED = re.compile(r"predicted_d(\d+)")
 
 
 def write_parquet(trace: RoutingTrace, path: str | os.PathLike[str]) -> None:
-    """Write a trace, aside and then renamed, so that a reader never sees half a file."""
+    """Write a trace, whole or not at all.
+
+    Raises
+    ------
+    FileError
+        The file cannot be written.
+    """
     import pyarrow.parquet as pq
 
-    target = Path(path)
-    if target.is_dir() or not target.parent.is_dir():
-        found = "it is a folder" if target.is_dir() else f"there is no folder {target.parent}"
-        raise TraceError(f"cannot be written ({found})", path=target)
-    aside = target.with_name(f".{target.name}.{os.getpid()}.part")
     header = {
         "format_version": FORMAT_VERSION,
         "geometry": trace.geometry.to_dict(),
@@ -68,15 +69,9 @@ def write_parquet(trace: RoutingTrace, path: str | os.PathLike[str]) -> None:
         "meta": trace.meta,
     }
     schema = _schema(trace).with_metadata({METADATA_KEY: json.dumps(header, allow_nan=False).encode()})
-    try:
-        with pq.ParquetWriter(aside, schema, compression="zstd") as writer:
-            for start in range(0, trace.n_rows, _ROWS_PER_GROUP):
-                writer.write_table(_group(trace, start, min(start + _ROWS_PER_GROUP, trace.n_rows), schema))
-        aside.replace(target)
-    except OSError as error:
-        raise TraceError(f"cannot be written ({error.strerror or error})", path=target) from None
-    finally:
-        aside.unlink(missing_ok=True)
+    with atomic(path) as part, pq.ParquetWriter(part, schema, compression="zstd") as writer:
+        for start in range(0, trace.n_rows, _ROWS_PER_GROUP):
+            writer.write_table(_group(trace, start, min(start + _ROWS_PER_GROUP, trace.n_rows), schema))
 
 
 def _schema(trace: RoutingTrace) -> pa.Schema:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from expert_residency.traces.errors import TraceError
+from expert_residency.errors import TraceError
 
 if TYPE_CHECKING:
     from expert_residency.traces.trace import RoutingTrace

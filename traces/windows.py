@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from expert_residency.traces.errors import TraceError
+from expert_residency.errors import TraceError
 from expert_residency.traces.trace import Phase, RoutingTrace, assemble, ragged_take
 
 

@@ -18,9 +18,9 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.calibrate.pool import COUNTS as POOL_COUNTS
 from expert_residency.hwmodels.calibrate.readings import Readings
-from expert_residency.hwmodels.errors import HardwareError
 
 Round = Mapping[str, float]
 LEAST_US = 0.05

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.calibrate import fit
 from expert_residency.hwmodels.calibrate.card import BIG_COPY, CopyLoop, ceiling_benches, together_benches
 from expert_residency.hwmodels.calibrate.cardless import USUAL, cold_benches, fit_cardless, warm_benches
@@ -28,7 +29,6 @@ from expert_residency.hwmodels.calibrate.pool import dense_benches, pool_benches
 from expert_residency.hwmodels.calibrate.readings import Bench, Readings, measure
 from expert_residency.hwmodels.calibrate.storage import fault_benches, storage_benches
 from expert_residency.hwmodels.calibrate.write import Tables, given, put, quantity, to_toml
-from expert_residency.hwmodels.errors import HardwareError
 from expert_residency.hwmodels.executor.card import LiveSizes, has_card, require_card
 from expert_residency.hwmodels.executor.cardless import CardlessEngine, State
 from expert_residency.hwmodels.executor.engine import CardEngine, HostExperts

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.executor.card import LiveSizes
 from expert_residency.hwmodels.executor.experts import CpuExperts, random_weights
 from expert_residency.hwmodels.executor.files import ExpertFile

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.errors import HardwareError
 
 STREAM_ORDER = 1
 """`CU_MEMCPY_SRC_ACCESS_ORDER_STREAM`."""

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.executor.card import Card, LiveSizes, pinned_weights
 from expert_residency.hwmodels.executor.copies import Batch, Copier, prepare
 from expert_residency.hwmodels.executor.experts import CpuExperts

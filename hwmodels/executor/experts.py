@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.errors import HardwareError
 
 Weights = npt.NDArray[np.uint16]
 Floats = npt.NDArray[np.float32]

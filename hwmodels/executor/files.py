@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.executor.experts import random_weights
 
 PAGE = mmap.PAGESIZE

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 
-from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.executor.copies import entry_point
 
 NO_TIMING = 2

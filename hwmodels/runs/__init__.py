@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.errors import HardwareError
 
 
 class Span(NamedTuple):

@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from expert_residency.policies.protocol import AdmissionPolicy, Allocator, Event, Floats, Ints, PolicyError, Pool
+from expert_residency.errors import PolicyError
+from expert_residency.policies.protocol import AdmissionPolicy, Allocator, Event, Floats, Ints, Pool
 
 
 class HysteresisState(NamedTuple):

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from expert_residency.policies.protocol import AdmissionPolicy, Allocator, Event, Floats, Ints, PolicyError, Pool
+from expert_residency.errors import PolicyError
+from expert_residency.policies.protocol import AdmissionPolicy, Allocator, Event, Floats, Ints, Pool
 
 
 class AdaptiveState(NamedTuple):

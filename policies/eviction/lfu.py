@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from expert_residency.errors import PolicyError
 from expert_residency.policies.heaps import (
     Heap,
     decayed_growth,
@@ -33,7 +34,6 @@ from expert_residency.policies.protocol import (
     Floats,
     Future,
     Ints,
-    PolicyError,
     Pool,
 )
 from expert_residency.policies.tally import (

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from expert_residency.errors import PolicyError
 from expert_residency.policies.heaps import (
     Heap,
     heap,
@@ -21,7 +22,7 @@ from expert_residency.policies.heaps import (
     heap_push,
     heap_remove,
 )
-from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, PolicyError, Pool
+from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
 
 
 class LruKState(NamedTuple):

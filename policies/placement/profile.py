@@ -16,7 +16,8 @@ from io import StringIO
 from pathlib import Path
 from typing import ClassVar
 
-from expert_residency.policies.protocol import Future, PlacementPolicy, PolicyError, Pool
+from expert_residency.errors import PolicyError
+from expert_residency.policies.protocol import Future, PlacementPolicy, Pool
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from expert_residency.policies.protocol import Future, PlacementPolicy, PolicyError, Pool
+from expert_residency.errors import PolicyError
+from expert_residency.policies.protocol import Future, PlacementPolicy, Pool
 
 
 @dataclass(frozen=True)

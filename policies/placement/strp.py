@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from expert_residency.policies.protocol import Future, PlacementPolicy, PolicyError, Pool
+from expert_residency.errors import PolicyError
+from expert_residency.files import atomic
+from expert_residency.policies.protocol import Future, PlacementPolicy, Pool
 
 MAGIC, VERSION = b"STRP", 1
 _HEAD = struct.Struct("<4s5I")
@@ -70,12 +72,14 @@ def read_strp(path: str | Path) -> StrpProfile:
 
 
 def write_strp(path: str | Path, profile: StrpProfile) -> None:
-    """Write a profile aside and rename it.
+    """Write a profile, whole or not at all.
 
     Raises
     ------
     PolicyError
         Sizes that the format cannot hold.
+    FileError
+        The file cannot be written.
     """
     layers, experts, slots, ranked = profile
     if max(layers, experts) > 1 << 16 or any(not 0 <= key < layers * experts for key in ranked):
@@ -86,13 +90,8 @@ def write_strp(path: str | Path, profile: StrpProfile) -> None:
     pairs = [part for key in ranked for part in divmod(key, experts)]
     data = _HEAD.pack(MAGIC, VERSION, layers, experts, slots, len(ranked))
     data += struct.pack(f"<{len(pairs)}H", *pairs) + struct.pack(f"<{len(table)}i", *table)
-    path = Path(path)
-    part = path.parent / f"{path.name}.part"
-    try:
+    with atomic(path) as part:
         part.write_bytes(data)
-        part.replace(path)
-    except OSError as error:
-        raise PolicyError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def complete(ranked: Sequence[int], keys: int) -> list[int]:

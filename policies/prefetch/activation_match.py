@@ -17,13 +17,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from expert_residency.errors import PolicyError
 from expert_residency.policies.protocol import (
     Allocator,
     Event,
     Floats,
     Future,
     Ints,
-    PolicyError,
     Pool,
     PrefetchPolicy,
 )

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from expert_residency.errors import PolicyError
 from expert_residency.policies.prefetch.noisy_oracle import (
     NoisyOracleState,
     check_share,
@@ -26,7 +27,6 @@ from expert_residency.policies.protocol import (
     Event,
     Future,
     Ints,
-    PolicyError,
     Pool,
     PrefetchPolicy,
     require_future,

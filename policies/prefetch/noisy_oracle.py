@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from expert_residency.errors import PolicyError
 from expert_residency.policies.protocol import (
     Allocator,
     Event,
     Future,
     Ints,
-    PolicyError,
     Pool,
     PrefetchPolicy,
     require_future,

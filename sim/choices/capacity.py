@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from expert_residency.sim.errors import SimError
+from expert_residency.errors import SimError
 from expert_residency.traces import ModelGeometry
 
 MOST_SLOTS = 1 << 20

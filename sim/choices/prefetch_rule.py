@@ -25,7 +25,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
-from expert_residency.sim.errors import SimError
+from expert_residency.errors import SimError
 
 RULES = {"free": None, "guarded": "events", "never-evict": None, "staging": "slots", "pages": None}
 """Rules and the parameter that each takes."""

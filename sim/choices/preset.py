@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.quantity import Count, Quantity, Share
-from expert_residency.sim.errors import SimError
 
 _MAX_BASES = 8
 MISS_MODES: tuple[str, ...] = ("cpu", "fetch", "hybrid", "stream")

@@ -27,13 +27,13 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.units import parse_size
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.choices.vram import card_budget
-from expert_residency.sim.errors import SimError
 from expert_residency.traces import RoutingTrace, load_model
 
 TRACE_KEYS = ("trace", "format", "model", "passes", "synthetic", "windows", "chunk")

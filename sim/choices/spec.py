@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from expert_residency.errors import SimError
 from expert_residency.sim.choices.capacity import Capacity, check_capacity
 from expert_residency.sim.choices.preset import load_engine
-from expert_residency.sim.errors import SimError
 
 HostMode = str
 """`name` or `name:param=value,...`, see `sim.timed.host.tiers`."""

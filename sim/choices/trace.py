@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from expert_residency.sim.errors import SimError
+from expert_residency.errors import SimError
 from expert_residency.traces import ModelGeometry, RoutingTrace, load_model, read_trace
 
 

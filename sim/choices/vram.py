@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.ram import HostBudget, host_budget
 from expert_residency.hwmodels.vram import (
@@ -16,7 +17,6 @@ from expert_residency.hwmodels.vram import (
     streamed_kv_bytes,
     vram_budget,
 )
-from expert_residency.sim.errors import SimError
 from expert_residency.traces import ModelGeometry
 
 SESSIONS: dict[str, SessionShape] = {

@@ -1,7 +1,6 @@
 """The command line: one module a command, heavy imports inside the commands.
 
-Errors of the user's making (any `ValueError` of this project's own) become one sentence on stderr and exit
-code 2.
+Errors of the user's making (`UserError`) become one sentence on stderr and exit code 2.
 """
 
 from __future__ import annotations
@@ -47,25 +46,17 @@ def _register() -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Entry point of `residency`."""
-    from expert_residency.traces.errors import TraceError
+    from expert_residency.errors import UserError
 
     _register()
     try:
         app(args=args, standalone_mode=True)
-    except TraceError as error:
-        _fail(error)
-    except ValueError as error:
-        if not type(error).__module__.startswith("expert_residency."):
-            raise
-        _fail(error)
+    except UserError as error:
+        sys.stderr.write(f"residency: {' '.join(str(error).split())}\n")
+        raise SystemExit(2) from None
     except KeyboardInterrupt:
         sys.stderr.write("residency: interrupted\n")
         raise SystemExit(130) from None
     except BrokenPipeError:
         sys.stderr.close()
         raise SystemExit(141) from None
-
-
-def _fail(error: Exception) -> None:
-    sys.stderr.write(f"residency: {' '.join(str(error).split())}\n")
-    raise SystemExit(2) from None

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from expert_residency.sim.aside import write_text
+from expert_residency.files import write_text
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import FormatOpt, ModelOpt, writable, write_json
 
@@ -39,7 +39,7 @@ def calibrate(
     """
     from rich.console import Console
 
-    from expert_residency.hwmodels.errors import HardwareError
+    from expert_residency.errors import HardwareError
     from expert_residency.hwmodels.registry import load_profile
     from expert_residency.sim.choices.trace import open_trace
     from expert_residency.sim.live.schedule import sizes_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from expert_residency.sim.aside import check_output, check_picture, write_text
+from expert_residency.files import check_output, check_picture, write_text
 
 if TYPE_CHECKING:
     from rich.table import Table

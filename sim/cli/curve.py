@@ -56,8 +56,8 @@ def curve(
     json: JsonOpt = None,
 ) -> None:
     """Hit rate against capacity for every policy, with the optimum."""
+    from expert_residency.errors import SimError
     from expert_residency.policies import available, create, sees_future
-    from expert_residency.sim.errors import SimError
     from expert_residency.sim.runs.curve import even_capacities, hit_curve
     from expert_residency.sim.runs.steps import Steps
 
@@ -126,10 +126,10 @@ def _draw(path: Path, curves: dict[str, list[Point]], phase: str, whole: int, ti
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        from expert_residency.sim.errors import SimError
+        from expert_residency.errors import SimError
 
         raise SimError("plots need matplotlib: pip install 'expert-residency[plot]'") from None
-    from expert_residency.sim.aside import save_figure
+    from expert_residency.files import save_figure
 
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     axes: Any = figure.add_subplot()

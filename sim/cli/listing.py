@@ -18,7 +18,7 @@ def list_things(
     json: JsonOpt = None,
 ) -> None:
     """List policies, hardware profiles, models, trace formats, engine presets or bundled traces."""
-    from expert_residency.sim.errors import SimError
+    from expert_residency.errors import SimError
 
     if what not in KINDS:
         raise SimError(f"unknown kind {what!r} (known: {', '.join(KINDS)})")

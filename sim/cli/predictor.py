@@ -100,7 +100,7 @@ def predictor(
 
 def _numbers(text: str, option: str) -> list[float]:
     """Comma-separated numbers."""
-    from expert_residency.sim.errors import SimError
+    from expert_residency.errors import SimError
 
     try:
         found = [float(part) for part in text.split(",") if part.strip()]

@@ -27,7 +27,7 @@ def record(
     dtype: Annotated[str, typer.Option(help="Of the weights: auto, bfloat16, float16 or float32.")] = "auto",
 ) -> None:
     """Run a model on prompts and write which experts each token was routed to, with weights and look-ahead."""
-    from expert_residency.traces.errors import TraceError
+    from expert_residency.errors import TraceError
 
     try:
         import torch
@@ -62,7 +62,7 @@ def record(
 
 
 def _read(path: Path) -> str:
-    from expert_residency.traces.errors import TraceError
+    from expert_residency.errors import TraceError
 
     try:
         return path.read_text(encoding="utf-8")

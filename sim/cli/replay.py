@@ -67,8 +67,8 @@ def replay(
     json: JsonOpt = None,
 ) -> None:
     """Count hits of eviction policies on a trace, beside the optimum and the compulsory-miss bound."""
+    from expert_residency.errors import SimError
     from expert_residency.policies import create, sees_future
-    from expert_residency.sim.errors import SimError
 
     if oversize not in ("waves", "overflow"):
         raise SimError(f"unknown oversize rule {oversize!r} (known: waves, overflow)")

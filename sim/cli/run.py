@@ -102,9 +102,9 @@ def run(
     """Simulate one run in time: tokens per second, where the time goes, from where experts were served."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from expert_residency.errors import SimError
     from expert_residency.hwmodels.units import parse_size
     from expert_residency.sim.choices.scenario import build_scenario, open_scenario_trace
-    from expert_residency.sim.errors import SimError
     from expert_residency.sim.runs.simulate import simulate
     from expert_residency.sim.runs.variants import load_arms
 

@@ -44,7 +44,7 @@ def score(
     json: JsonOpt = None,
 ) -> None:
     """Rank runs by time, with the share of the possible gain that each takes, and what binds it."""
-    from expert_residency.sim.errors import SimError
+    from expert_residency.errors import SimError
     from expert_residency.sim.studies.bounds import assess
     from expert_residency.sim.studies.score import score as score_runs
 
@@ -76,7 +76,7 @@ def _runs(path: Path) -> list[Run]:
     SimError
         If nothing is there, or it is not a result.
     """
-    from expert_residency.sim.errors import SimError
+    from expert_residency.errors import SimError
     from expert_residency.sim.studies.score import Run
 
     if path.is_dir():

@@ -106,10 +106,10 @@ def split(
     json: JsonOpt = None,
 ) -> None:
     """Place a model on 1 to 4 cards and host memory: what fits, RAM needed, tokens/s, the best split and why."""
+    from expert_residency.errors import SimError
     from expert_residency.hwmodels.registry import load_profile
     from expert_residency.hwmodels.units import parse_size
     from expert_residency.sim.choices.preset import load_engine
-    from expert_residency.sim.errors import SimError
     from expert_residency.sim.split import report
     from expert_residency.sim.split.compare import forced, gain_sentence, speed_matters
     from expert_residency.sim.split.memory import HOST_MODES
@@ -180,7 +180,7 @@ def split(
 
 def _count(text: str | None) -> tuple[int | None, int | None]:
     """(least, most) of `2` or `1..3`."""
-    from expert_residency.sim.errors import SimError
+    from expert_residency.errors import SimError
 
     if text is None:
         return None, None
@@ -301,8 +301,8 @@ def _rules(
     question: Any, trace: RoutingTrace, profiles: Any, overrides: list[str], n_cpu_moe: int, layers: str | None,
     json: Path | None,
 ) -> None:  # fmt: skip
+    from expert_residency.errors import SimError
     from expert_residency.sim.choices.preset import load_engine
-    from expert_residency.sim.errors import SimError
     from expert_residency.sim.split.cards import Card, HostSide
     from expert_residency.sim.split.curve import HitCurve
     from expert_residency.sim.split.memory import needs_of

@@ -70,7 +70,7 @@ def sweep_command(
 
     With a sweep file, or with --trace for a built-in sweep, whose file is left in DIR/sweep.toml to be changed.
     """
-    from expert_residency.sim.errors import SimError
+    from expert_residency.errors import SimError
     from expert_residency.sim.sweep import SweepError, sweep
 
     if (file is None) == (trace is None):
@@ -111,7 +111,8 @@ def sweep_command(
 
 def _keep(out: Path, text: str, *, resume: bool) -> Path:
     """Write the built-in sweep to DIR/sweep.toml; with `resume` one that is there already must say the same."""
-    from expert_residency.sim.errors import SimError
+    from expert_residency.errors import SimError
+    from expert_residency.files import write_text
     from expert_residency.sim.sweep.plan import PLAN
 
     path = out / "sweep.toml"
@@ -124,9 +125,9 @@ def _keep(out: Path, text: str, *, resume: bool) -> Path:
             )
     try:
         out.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise SimError(f"{out}: cannot be written ({error.strerror})") from None
+    write_text(path, text)
     return path
 
 

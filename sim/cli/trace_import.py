@@ -13,7 +13,7 @@ from expert_residency.sim.cli.common import FormatOpt, ModelOpt, writable
 
 def parquet(path: Path) -> Path:
     """Callback: a file that can be written and says what it holds."""
-    from expert_residency.sim.errors import SimError
+    from expert_residency.errors import SimError
 
     writable(path)
     if path.suffix != ".parquet":

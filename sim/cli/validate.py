@@ -43,7 +43,7 @@ def validate(
     every: Annotated[bool, typer.Option("--cases/--no-cases", help="Print each case too.")] = True,
 ) -> None:
     """Set predictions beside what engines measured: every case, and median and worst error of each group."""
-    from expert_residency.sim.errors import SimError
+    from expert_residency.errors import SimError
     from expert_residency.sim.validation.cases import (
         SECTIONS,
         exact_cases,

@@ -28,12 +28,11 @@ def vram(
     json: JsonOpt = None,
 ) -> None:
     """Expert slots that a card has left beside model and context, and what the host has for experts and pages."""
-    from expert_residency.hwmodels.errors import HardwareError
+    from expert_residency.errors import HardwareError, MisfitError
     from expert_residency.hwmodels.registry import load_profile
     from expert_residency.hwmodels.units import GIB, MIB, parse_size
     from expert_residency.hwmodels.vram import slot_bytes
     from expert_residency.sim.choices.vram import card_budget, ram_budget
-    from expert_residency.sim.errors import MisfitError
     from expert_residency.sim.timed.host import plan_host
     from expert_residency.traces import load_model
 

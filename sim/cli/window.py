@@ -43,9 +43,9 @@ def window(
     json: JsonOpt = None,
 ) -> None:
     """Distinct experts of windows up to 64 tokens, and what a perfect look-ahead copies a token."""
+    from expert_residency.errors import SimError
     from expert_residency.hwmodels.registry import load_profile
     from expert_residency.policies.placement.strp import read_strp
-    from expert_residency.sim.errors import SimError
     from expert_residency.sim.studies.window import lookahead_cost, window_unions
 
     if slots is None and (horizon or link or profile or kept_only):

@@ -9,8 +9,8 @@ import importlib.util
 from pathlib import Path
 from typing import Literal
 
+from expert_residency.errors import SimError
 from expert_residency.policies.protocol import Policy
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.kernel.compiler.link import cache_folder
 
 Simulator = Literal["auto", "reference", "kernel"]

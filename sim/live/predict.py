@@ -15,11 +15,11 @@ from io import StringIO
 from pathlib import Path
 from typing import Literal
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import RunSpec
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.live.variants import ADDED, decode_window, scaled
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.traces import RoutingTrace, read_trace

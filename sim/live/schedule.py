@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.executor.card import LiveSizes
 from expert_residency.hwmodels.executor.steps import Program, Step
 from expert_residency.policies import create
 from expert_residency.policies.protocol import Event, Lists
 from expert_residency.sim.choices.capacity import Capacity
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.residency.future import make_future
 from expert_residency.sim.residency.pool import CachePool, make_pool, start_placement
 from expert_residency.traces import ModelGeometry, RoutingTrace

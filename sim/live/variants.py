@@ -18,11 +18,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from expert_residency.errors import SimError
+from expert_residency.files import atomic
 from expert_residency.hwmodels.calibrate.readings import is_noisy, usual_ns
 from expert_residency.hwmodels.executor.steps import Measured
-from expert_residency.sim.aside import aside
 from expert_residency.sim.choices.capacity import Capacity
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.live.schedule import LiveChoices, Schedule
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
 
@@ -233,7 +233,7 @@ def to_rows(
 
 def write_rows(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Write the table."""
-    with aside(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+    with atomic(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

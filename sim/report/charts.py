@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from expert_residency.sim.errors import SimError
+from expert_residency.errors import SimError
 from expert_residency.sim.report.data import CAUSE_WORDS
 from expert_residency.sim.timed.result import CAUSES
 

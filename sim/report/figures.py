@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from expert_residency.sim.aside import save_figure
-from expert_residency.sim.errors import SimError
+from expert_residency.errors import SimError
+from expert_residency.files import save_figure
 from expert_residency.sim.studies.predictor import Study
 
 if TYPE_CHECKING:

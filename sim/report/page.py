@@ -8,8 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from expert_residency.sim.aside import aside
-from expert_residency.sim.errors import SimError
+from expert_residency.errors import SimError
+from expert_residency.files import write_text
 from expert_residency.sim.report.charts import BARS, figures
 from expert_residency.sim.report.data import (
     FILTERS,
@@ -39,8 +39,7 @@ def write_report(folder: str | Path, out: str | Path) -> Path:
     folder, out = Path(folder), Path(out)
     name = read_plan(folder).name if (folder / PLAN).is_file() else ""
     text = render(read_dataset(folder), name or folder.name)
-    with aside(out) as part:
-        part.write_text(text, encoding="utf-8")
+    write_text(out, text)
     return out
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from expert_residency.sim.aside import aside
-from expert_residency.sim.errors import SimError
+from expert_residency.errors import SimError
+from expert_residency.files import atomic
 from expert_residency.sim.report.charts import Figure, figures, library
 from expert_residency.sim.report.data import report_rows
 from expert_residency.sim.sweep.dataset import read_dataset
@@ -35,7 +35,7 @@ def write_plots(folder: str | Path, out: str | Path) -> list[Path]:
             chart = _whole(figure, rows)
             for kind in ("png", "svg"):
                 path = out / f"{figure.key}.{kind}"
-                with aside(path) as part:
+                with atomic(path) as part:
                     chart.save(part, format=kind, **({"scale_factor": SCALE} if kind == "png" else {}))
                 written.append(path)
     except OSError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from expert_residency.errors import MisfitError
 from expert_residency.hwmodels.units import format_bytes
 from expert_residency.policies.protocol import (
     AdmissionPolicy,
@@ -22,7 +23,6 @@ from expert_residency.policies.protocol import (
     Pool,
 )
 from expert_residency.sim.choices.capacity import Capacity
-from expert_residency.sim.errors import MisfitError
 from expert_residency.traces import ModelGeometry
 
 LISTS = Lists()

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from expert_residency.errors import CompileError, SimError
 from expert_residency.policies import create
 from expert_residency.policies.protocol import EvictionPolicy
 from expert_residency.sim.choices.capacity import Capacity
-from expert_residency.sim.errors import CompileError, SimError
 from expert_residency.sim.kernel import choose
 from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.runs.counts import Counters

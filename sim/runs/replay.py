@@ -14,10 +14,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from expert_residency.errors import CompileError, SimError
 from expert_residency.policies import create
 from expert_residency.policies.protocol import AdmissionPolicy, Event, EvictionPolicy, PlacementPolicy, Pool
 from expert_residency.sim.choices.capacity import Capacity
-from expert_residency.sim.errors import CompileError, SimError
 from expert_residency.sim.kernel import choose
 from expert_residency.sim.residency.pool import CachePool, check_room, make_pool, start_placement
 from expert_residency.sim.residency.quotas import share_out

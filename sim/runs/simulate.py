@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from expert_residency.errors import CompileError, MisfitError, SimError
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.units import ns_for_bytes
@@ -17,7 +18,6 @@ from expert_residency.policies import create
 from expert_residency.sim.choices.prefetch_rule import parse_insertion
 from expert_residency.sim.choices.preset import MISS_MODES, EnginePreset, load_engine
 from expert_residency.sim.choices.spec import START_STATES, RunSpec
-from expert_residency.sim.errors import CompileError, MisfitError, SimError
 from expert_residency.sim.kernel import choose_timed
 from expert_residency.sim.residency.future import kept_with, make_future
 from expert_residency.sim.residency.pool import LISTS, CachePool, check_room, make_pool

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from expert_residency.errors import SimError
 from expert_residency.policies import create
 from expert_residency.policies.protocol import AdmissionPolicy, EvictionPolicy, PlacementPolicy
 from expert_residency.sim.choices.capacity import Capacity, check_capacity
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.kernel import choose
 from expert_residency.sim.residency.pool import check_room, make_pool
 from expert_residency.sim.runs.counts import ReplayResult, counted, phase_passes, result_of

@@ -23,9 +23,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.choices.scenario import Scenario, build_scenario, from_folder, open_scenario_trace
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.timed.page_cache import PageCache
 from expert_residency.sim.timed.result import RunResult

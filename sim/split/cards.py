@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.profile import HardwareProfile
-from expert_residency.sim.errors import SimError
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.units import GB
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.split.cards import HostSide, together_mb_per_s
 from expert_residency.sim.split.placement import Placement
 from expert_residency.sim.split.planner import Planner

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.units import ns_for_bytes
 from expert_residency.sim.choices.preset import MISS_MODES, EnginePreset
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.split.cards import Card, HostSide
 from expert_residency.sim.split.curve import HitCurve
 from expert_residency.sim.split.memory import HostMode

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from expert_residency.sim.errors import SimError
+from expert_residency.errors import SimError
 from expert_residency.traces import Phase, RoutingTrace
 
 WARM_SHARE = 0.25

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.errors import UserError
 from expert_residency.hwmodels.units import GIB
 from expert_residency.hwmodels.vram import VramBudget, session_lines
 from expert_residency.sim.choices.vram import SESSIONS
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.split.memory import HOST_MODES, Needs, gib, needs_of, ram_need, spread_slots
 from expert_residency.sim.split.placement import Placement, Problem, Shortfall
 from expert_residency.sim.split.planner import MAX_CARDS
 from expert_residency.traces import list_models, load_model
-from expert_residency.traces.errors import TraceError
 
 
 def explain(problem: Problem, shortfall: Shortfall | None) -> str:
@@ -162,7 +160,7 @@ def _largest_quant(problem: Problem) -> str:
                 if needs.context
                 else replace(needs, geometry=other)
             )
-        except (SimError, TraceError, HardwareError):
+        except UserError:
             continue
         if other.all_expert_bytes < geometry.all_expert_bytes and _fits(problem, swapped):
             found.append((other.all_expert_bytes, quant))

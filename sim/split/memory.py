@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.units import GB, GIB
 from expert_residency.hwmodels.vram import (
     FLASH_NEXT_DRAFT_BYTES,
@@ -23,7 +24,6 @@ from expert_residency.hwmodels.vram import (
     streamed_kv_bytes,
 )
 from expert_residency.sim.choices.vram import SESSIONS
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.split.cards import Card
 from expert_residency.traces import ModelGeometry
 

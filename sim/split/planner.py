@@ -16,8 +16,8 @@ from itertools import pairwise, permutations
 
 import numpy as np
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.vram import VramBudget, slot_bytes
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.split.cards import Card, handoff_ns
 from expert_residency.sim.split.cost import LayerTimes, Store
 from expert_residency.sim.split.memory import RamNeed, ram_need, spread_slots

@@ -7,9 +7,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from expert_residency.errors import SimError
+from expert_residency.files import save_figure
 from expert_residency.hwmodels.units import GB
-from expert_residency.sim.aside import save_figure
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.split.compare import fill_seconds
 from expert_residency.sim.split.placement import Placement
 from expert_residency.sim.split.rules import write_rules

@@ -12,8 +12,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.units import GIB
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.split.cards import handoff_ns
 from expert_residency.sim.split.memory import gib
 from expert_residency.sim.split.placement import Placement, Problem

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.units import GIB
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.trace import fit_geometry
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.split.cards import Card, HostSide
 from expert_residency.sim.split.cost import LayerTimes
 from expert_residency.sim.split.curve import HitCurve

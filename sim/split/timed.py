@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.units import GIB
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import RunSpec
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.split.curve import WARM_SHARE
 from expert_residency.sim.split.placement import Placement

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.policies import create
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.spec import RunSpec
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.runs.replay import replay

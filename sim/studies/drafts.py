@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from expert_residency.errors import SimError
 from expert_residency.sim.choices.spec import RunSpec
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.traces import RoutingTrace
 from expert_residency.traces.windows import compose_windows

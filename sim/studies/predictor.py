@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
+from expert_residency.errors import SimError
 from expert_residency.policies import Event, PrefetchPolicy, create
 from expert_residency.policies.protocol import Lists
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.spec import RunSpec
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.residency.future import make_future
 from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.runs.simulate import simulate

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from expert_residency.sim.errors import SimError
+from expert_residency.errors import SimError
 from expert_residency.sim.sweep.cells import Cell, make_cell
 from expert_residency.sim.sweep.dataset import JOURNAL, Dataset, read_dataset
 from expert_residency.sim.sweep.journal import Journal

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from expert_residency.sim.errors import SimError
+from expert_residency.errors import SimError
 from expert_residency.traces import Phase, RoutingTrace
 
 Ints = npt.NDArray[np.integer[Any]]

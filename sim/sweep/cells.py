@@ -14,17 +14,15 @@ from typing import Any, get_type_hints
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from expert_residency.hwmodels.errors import HardwareError
+from expert_residency.errors import MisfitError, SimError, SweepError, UserError
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.units import parse_size
-from expert_residency.policies.protocol import PolicyError
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import RunSpec
-from expert_residency.sim.errors import MisfitError, SimError
 from expert_residency.sim.residency.pool import LISTS
 from expert_residency.sim.runs.simulate import manifest, prepare
-from expert_residency.sim.sweep.spec import CHOICES, RUN, Choices, SweepError, SweepFile, expand
+from expert_residency.sim.sweep.spec import CHOICES, RUN, Choices, SweepFile, expand
 from expert_residency.sim.sweep.stored import View, load_trace, open_view, store
 from expert_residency.sim.timed.host.tiers import BESIDE_CARDS
 from expert_residency.traces import RoutingTrace, TraceError
@@ -87,7 +85,7 @@ def plan_cells(
             total += 1
             try:
                 cell = make_cell(number, choices, sweep, folders)
-            except (SimError, PolicyError, HardwareError, TraceError) as error:
+            except UserError as error:
                 if str(error):
                     problems.setdefault(str(error), []).append(number)
                 continue

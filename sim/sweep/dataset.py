@@ -6,12 +6,12 @@ alone: the same sweep gives the same bytes whoever ran it, in whatever order, an
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from expert_residency.sim.errors import SimError
+from expert_residency.errors import FileError, SimError
+from expert_residency.files import atomic
 from expert_residency.sim.sweep.cells import Cell
 from expert_residency.sim.sweep.journal import read_journal
 from expert_residency.sim.sweep.rows import Row, cell_row, schema
@@ -64,21 +64,14 @@ class Dataset:
         import pyarrow.parquet as pq
 
         path = self.folder / f"part-{part:05}.parquet"
-        aside = self.folder / f".{path.name}.part"
         table = pa.Table.from_pylist([cell_row(c, self.rows[c.cell_id]) for c in self._block(part)], schema())
         try:
-            with aside.open("wb") as file:
-                pq.write_table(table, file, compression="zstd")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            aside.unlink(missing_ok=True)
-            reason = error.strerror or str(error)
-            raise SimError(
-                f"{path}: cannot be written ({reason}); every finished cell is safe in {JOURNAL}, make room and "
-                "go on with --resume"
+            with atomic(path) as part_file:
+                pq.write_table(table, part_file, compression="zstd")
+        except FileError as error:
+            raise FileError(
+                f"{error}; every finished cell is safe in {JOURNAL}, make room and go on with --resume"
             ) from None
-        os.replace(aside, path)
 
 
 def read_dataset(folder: str | Path) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-from expert_residency.sim.errors import SimError
+from expert_residency.errors import SimError
 from expert_residency.sim.sweep.rows import Row
 
 

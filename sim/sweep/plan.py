@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from expert_residency.sim.errors import SimError
+from expert_residency.errors import SimError
+from expert_residency.files import write_text
 from expert_residency.sim.sweep.cells import Cell
 
 PLAN = "plan.json"
@@ -23,13 +23,8 @@ class Plan:
 
 
 def write_plan(folder: Path, plan: Plan) -> None:
-    """Write the plan aside and rename it."""
-    part = folder / f"{PLAN}.part"
-    try:
-        part.write_bytes(TypeAdapter(Plan).dump_json(plan))
-    except OSError as error:
-        raise SimError(f"{folder}: cannot be written ({error.strerror})") from None
-    os.replace(part, folder / PLAN)
+    """Write the plan, whole or not at all."""
+    write_text(folder / PLAN, TypeAdapter(Plan).dump_json(plan).decode())
 
 
 def read_plan(folder: Path) -> Plan:

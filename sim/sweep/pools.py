@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from expert_residency.sim.errors import SimError
+from expert_residency.errors import SimError
 from expert_residency.sim.sweep.cells import Cell
 from expert_residency.sim.sweep.rows import failed_row
 from expert_residency.sim.sweep.worker import Outcome, run_cell, settle

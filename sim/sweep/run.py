@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from expert_residency.sim.errors import SimError
+from expert_residency.errors import SimError
 from expert_residency.sim.sweep.cells import Cell, plan_cells
 from expert_residency.sim.sweep.dataset import JOURNAL, Dataset, read_dataset
 from expert_residency.sim.sweep.journal import Journal

@@ -35,8 +35,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from expert_residency.errors import SweepError
 from expert_residency.sim.choices.spec import RunSpec
-from expert_residency.sim.errors import SimError
 
 ROOM = ("capacity", "slots_per_layer", "scope")
 """Choices that make up `RunSpec.capacity`."""
@@ -47,26 +47,6 @@ CHOICES = (*OWN, *ROOM, *RUN)
 """Everything that may be an axis, a constant, part of a scenario, or of an exclusion."""
 
 Choices = dict[str, Any]
-
-
-class SweepError(SimError):
-    """A sweep that cannot start: everything that is wrong with it, at once.
-
-    Parameters
-    ----------
-    where
-        The file.
-    problems
-        One sentence each.
-    """
-
-    def __init__(self, where: str, problems: list[str]) -> None:
-        self.where = where
-        self.problems = problems
-        super().__init__(f"{where}: " + "; ".join(problems))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SweepError, (self.where, self.problems)
 
 
 class TraceRef(BaseModel):

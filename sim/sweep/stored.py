@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from expert_residency.errors import SimError
 from expert_residency.sim.choices.trace import fit_geometry
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.sweep.spec import TraceRef
 from expert_residency.traces import ModelGeometry, RoutingTrace, load_model, read_trace
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from expert_residency.errors import PolicyError
 from expert_residency.policies.admission.always import Always
 from expert_residency.policies.eviction.belady import Belady
 from expert_residency.policies.eviction.min import Min
-from expert_residency.policies.protocol import EvictionPolicy, Lists, PolicyError
+from expert_residency.policies.protocol import EvictionPolicy, Lists
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.testing.cases import capacities, random_trace

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from expert_residency.sim.aside import aside
+from expert_residency.files import atomic
 from expert_residency.sim.timed.channels.copy_engine import CLASSES, Batch
 from expert_residency.sim.timed.channels.cpu import Segment
 from expert_residency.sim.timed.channels.disk import Read
@@ -53,7 +53,7 @@ class Timeline:
         self._lanes: dict[str, list[int]] = {}
 
     def __enter__(self) -> Timeline:
-        part = self._files.enter_context(aside(self.path))
+        part = self._files.enter_context(atomic(self.path))
         self._stream = part.open("w", encoding="utf-8")
         self._stream.write('{"displayTimeUnit":"ms","traceEvents":[\n')
         self._write(_meta("process_name", 0, self.title), first=True)

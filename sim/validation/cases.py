@@ -16,10 +16,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.runs import StrataRun, load_strata_runs
 from expert_residency.hwmodels.units import parse_size
 from expert_residency.sim.choices.capacity import Capacity
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.live.predict import GROUPS, load_live_runs, predict
 from expert_residency.sim.runs.replay import matches_engine, replay
 from expert_residency.sim.validation.published import predict_published

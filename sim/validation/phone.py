@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.spec import RunSpec
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.validation.fitting import search
 from expert_residency.traces import RoutingTrace

@@ -14,12 +14,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from expert_residency.errors import SimError
 from expert_residency.hwmodels.profile import ExpertSource, HardwareProfile
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.runs import StrataRun, load_strata_runs
 from expert_residency.hwmodels.units import ns_for_bytes
 from expert_residency.sim.choices.preset import EnginePreset, load_engine
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.timed.costs import Costs
 from expert_residency.sim.timed.machine import Machine
 from expert_residency.sim.validation.fitting import search

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from importlib import resources
 
-from expert_residency.traces.errors import TraceError
+from expert_residency.errors import TraceError
 from expert_residency.traces.trace import RoutingTrace
 
 

@@ -18,7 +18,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from expert_residency.traces.errors import TraceError
+from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry, load_model
 from expert_residency.traces.trace import RoutingTrace
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from expert_residency.traces.errors import TraceError
+from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry, list_models, load_model
 from expert_residency.traces.readers.base import read_text
 from expert_residency.traces.trace import IntArray, Phase

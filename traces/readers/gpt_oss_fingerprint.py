@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from expert_residency.traces.errors import TraceError
+from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry, load_model
 from expert_residency.traces.readers.base import source_meta
 from expert_residency.traces.readers.checks import check_experts, check_size, load_json

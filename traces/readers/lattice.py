@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from expert_residency.traces.errors import TraceError
+from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.readers.base import read_text, source_meta
 from expert_residency.traces.readers.checks import check_experts, check_size, layer_indices, need_model, row_table

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from expert_residency.traces.errors import TraceError
+from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.readers.base import read_bytes, source_meta
 from expert_residency.traces.readers.checks import check_experts, check_size, need_model

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from expert_residency.traces.errors import TraceError
+from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.readers.base import read_bytes, source_meta
 from expert_residency.traces.readers.checks import (

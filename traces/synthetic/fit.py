@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from expert_residency.traces.errors import TraceError
+from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.synthetic.generator import generate
 from expert_residency.traces.synthetic.measure import measure

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from expert_residency.traces.errors import TraceError
+from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.synthetic.process import FloatArray, ModelBias, RequestProcess, stream
 from expert_residency.traces.synthetic.style import RoutingStyle

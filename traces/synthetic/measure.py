@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from expert_residency.traces.errors import TraceError
+from expert_residency.errors import TraceError
 from expert_residency.traces.trace import IntArray, Phase, RoutingTrace, ragged_take
 
 BoolArray = npt.NDArray[np.bool_]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from expert_residency.traces.errors import TraceError
+from expert_residency.errors import TraceError
 
 
 class RoutingStyle(BaseModel):

@@ -20,7 +20,7 @@ from numba.core import cgutils, types
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import intrinsic, lower_getattr_generic, models, register_model
 
-from expert_residency.sim.errors import CompileError
+from expert_residency.errors import CompileError
 from expert_residency.sim.kernel.compiler.views import WORD, View, prefetch
 
 Spec = tuple[str, tuple[tuple[str, int, Any], ...]]

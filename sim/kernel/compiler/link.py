@@ -15,14 +15,13 @@ import functools
 import hashlib
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-from expert_residency.policies.protocol import PolicyError
-from expert_residency.sim.errors import CompileError
+from expert_residency.errors import CompileError, FileError, PolicyError
+from expert_residency.files import write_text
 from expert_residency.sim.kernel.compiler.state import FROM_FORM
 
 SIGNATURE = "void(int64)"
@@ -207,9 +206,7 @@ def _anchor(sources: set[str], label: str) -> Path | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not anchor.exists():
-            with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as part:
-                part.write(f'"""{label.split("|")[0]}: compiled kernel; may be deleted."""\n')
-            os.replace(part.name, anchor)
-    except OSError:
+            write_text(anchor, f'"""{label.split("|")[0]}: compiled kernel; may be deleted."""\n')
+    except (OSError, FileError):
         return None
     return anchor

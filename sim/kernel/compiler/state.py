@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from expert_residency.errors import CompileError
 from expert_residency.policies.protocol import Floats, Ints
-from expert_residency.sim.errors import CompileError
 
 LINE = 64
 """Bytes of a cache line."""

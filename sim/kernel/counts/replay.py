@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from expert_residency.errors import SimError
 from expert_residency.policies.protocol import AdmissionPolicy, EvictionPolicy, Future, Pool
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.kernel.compiler.link import compile_loop, run_kernel
 from expert_residency.sim.kernel.compiler.state import NARROW_MOST, Flat, Recorder, state_function
 from expert_residency.sim.kernel.counts import loop

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from numba.core import types
 
+from expert_residency.errors import CompileError, SimError
 from expert_residency.sim.choices.preset import EnginePreset
-from expert_residency.sim.errors import CompileError, SimError
 from expert_residency.sim.kernel.choice import timed_marker
 from expert_residency.sim.kernel.compiler.groups import (
     Group,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from expert_residency.errors import SimError
 from expert_residency.policies.protocol import NEVER, Event
 from expert_residency.sim.choices.preset import EnginePreset
-from expert_residency.sim.errors import SimError
 from expert_residency.sim.timed.channels import ADAPT, DEMAND, Batch
 from expert_residency.sim.timed.channels.copy_engine import DONE
 from expert_residency.sim.timed.channels.cpu import Segment

@@ -26,9 +26,9 @@ import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from expert_residency.errors import MisfitError, SimError
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.units import GIB
-from expert_residency.sim.errors import MisfitError, SimError
 from expert_residency.sim.timed.host.plan import BLOBS, GGUF, PAGE_CACHE, PAGEABLE, PINNED, SOURCES, HostPlan
 from expert_residency.traces import ModelGeometry
 

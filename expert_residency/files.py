@@ -1,0 +1,111 @@
+"""Files that appear whole under their names or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from expert_residency.errors import FileError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PICTURES = ("png", "svg", "pdf")
+
+
+def check_output(path: str | os.PathLike[str]) -> None:
+    """See that a file of this name can be written, before the work that it is to hold.
+
+    Raises
+    ------
+    FileError
+        It is a folder, or its folder is not there.
+    """
+    target = _target(path)
+    if target.is_dir():
+        raise FileError("cannot be written (it is a folder)", path=path)
+    if not target.parent.is_dir():
+        raise FileError(f"cannot be written (there is no folder {target.parent})", path=path)
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    """What a link leads to, or the path itself."""
+    return Path(os.path.realpath(path) if os.path.islink(path) else path)
+
+
+@contextmanager
+def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Name of a file to write instead of `path`, which takes its place at the end; removed if that is not reached.
+
+    A link is followed. What is there and is no regular file (a pipe, a device) is not replaced but written to.
+
+    Raises
+    ------
+    FileError
+        The file cannot be written.
+    """
+    check_output(path)
+    try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            with tempfile.TemporaryDirectory() as folder:
+                part = Path(folder, Path(path).name)
+                yield part
+                with part.open("rb") as source, open(path, "wb") as special:
+                    shutil.copyfileobj(source, special)
+            return
+        target = _target(path)
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        try:
+            yield part
+            with part.open("r+b") as file:
+                os.fsync(file.fileno())
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot be written ({error.strerror or error})", path=path) from None
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file whole.
+
+    Raises
+    ------
+    FileError
+        As `atomic`.
+    """
+    with atomic(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def check_picture(path: str | os.PathLike[str]) -> None:
+    """`check_output` for a picture, whose suffix says its format.
+
+    Raises
+    ------
+    FileError
+        As `check_output`, or for another suffix.
+    """
+    path = Path(path)
+    check_output(path)
+    if path.suffix.lstrip(".").lower() not in PICTURES:
+        raise FileError(f"a picture's name ends in {', '.join(f'.{kind}' for kind in PICTURES)}", path=path)
+
+
+def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int, **options: Any) -> None:
+    """Write a figure of matplotlib.
+
+    Raises
+    ------
+    FileError
+        As `check_picture` and `atomic`.
+    """
+    path = Path(path)
+    check_picture(path)
+    with atomic(path) as part:
+        figure.savefig(part, dpi=dpi, format=path.suffix.lstrip(".").lower(), **options)
