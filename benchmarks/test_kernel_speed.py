@@ -218,8 +218,8 @@ def kernel(pool):
 MEMORY = """
 import json, re, sys
 import numpy as np
-from expert_residency.sim.curve import hit_curve
-from expert_residency.sim.pool import Capacity
+from expert_residency.sim.runs.curve import hit_curve
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.traces import ModelGeometry, RoutingTrace
 
 geometry = ModelGeometry("uneven", tuple(range(48)), 512, 10, (1,) * 48, (1,) * 48)

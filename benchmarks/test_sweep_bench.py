@@ -92,8 +92,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 REPLAYS = """
 import json, sys
 from pathlib import Path
-from expert_residency.sim.pool import Capacity
-from expert_residency.sim.replay import replay
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.runs.replay import replay
 from expert_residency.sim.sweep.stored import open_stored
 from expert_residency.sim.sweep.worker import peak_rss_bytes
 trace = open_stored(Path(sys.argv[1]))
@@ -104,8 +104,9 @@ print(json.dumps([hits, peak_rss_bytes()]))
 TIMED = """
 import json, sys
 from pathlib import Path
-from expert_residency.sim.pool import Capacity
-from expert_residency.sim.run import RunSpec, simulate
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.spec import RunSpec
+from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.sweep.stored import open_stored
 from expert_residency.sim.sweep.worker import peak_rss_bytes
 class Enough(Exception): pass

@@ -343,9 +343,10 @@ SCRIPT = """
 import sys
 from tests.test_engine import random_trace
 from expert_residency.sim.cli.common import dump_json
-from expert_residency.sim.pool import Capacity
-from expert_residency.sim.run import RunSpec, simulate
-from expert_residency.sim.timeline import Timeline
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.spec import RunSpec
+from expert_residency.sim.runs.simulate import simulate
+from expert_residency.sim.timed.timeline import Timeline
 result = simulate(random_trace(2), RunSpec(('rtx-5070',), Capacity(slots_per_layer=2), prefetch='previous-token',
                   miss='hybrid', host='mmap', start='cold'), timeline=sys.argv[1] if len(sys.argv) > 1 else None)
 sys.stdout.write(dump_json(result.to_dict(passes=True)))
