@@ -57,7 +57,22 @@ def heap(alloc: Allocator, pool: Pool) -> Heap:
 
 
 def before(s: Heap, score: float, stamp: int, key: int, at: int) -> bool:
-    """Whether these stand before the entry at index `at`."""
+    """Whether these stand before the entry at index `at`.
+
+    Parameters
+    ----------
+    s
+        The heaps.
+    score, stamp, key
+        An entry that need not be in a heap.
+    at
+        Index into `s.items`.
+
+    Returns
+    -------
+    bool
+        Whether (score, stamp, key) is less than the entry there.
+    """
     if score != s.scores[at]:
         return score < s.scores[at]
     if stamp != s.stamps[at]:
@@ -114,7 +129,17 @@ def _put(s: Heap, at: int, score: float, stamp: int, key: int) -> None:
 
 
 def heap_push(s: Heap, scope: int, key: int) -> None:
-    """Add a key whose score and stamp are set."""
+    """Add a key whose score and stamp are set.
+
+    Parameters
+    ----------
+    s
+        The heaps, changed in place.
+    scope
+        Number of the heap.
+    key
+        A key that is in no heap.
+    """
     base = s.base[scope]
     n = s.size[scope]
     s.size[scope] = n + 1
@@ -133,12 +158,32 @@ def _settle(s: Heap, scope: int, at: int, score: float, stamp: int, key: int) ->
 
 
 def heap_fix(s: Heap, scope: int, key: int) -> None:
-    """Restore order after a member's score or stamp changed."""
+    """Restore order after a member's score or stamp changed.
+
+    Parameters
+    ----------
+    s
+        The heaps, changed in place.
+    scope
+        Number of the heap.
+    key
+        A member of it.
+    """
     _settle(s, scope, s.place[key], s.score[key], s.stamp[key], key)
 
 
 def heap_remove(s: Heap, scope: int, key: int) -> None:
-    """Remove any member."""
+    """Remove any member.
+
+    Parameters
+    ----------
+    s
+        The heaps, changed in place.
+    scope
+        Number of the heap.
+    key
+        A member of it.
+    """
     at = s.place[key]
     n = s.size[scope] - 1
     s.size[scope] = n
@@ -160,6 +205,22 @@ def heap_first_free(s: Heap, scope: int, guard: Sequence[int], tick: int) -> int
     """Least member that is not protected, or -1.
 
     Protected members above it are set aside and put back: at most as many as there are protected ones.
+
+    Parameters
+    ----------
+    s
+        The heaps, the same afterwards.
+    scope
+        Number of the heap.
+    guard
+        (keys,) event up to which each key is protected.
+    tick
+        Protected is a key with `guard[key] >= tick`.
+
+    Returns
+    -------
+    int
+        A key, or -1.
     """
     root = s.base[scope] + ROOT
     full = s.size[scope]
@@ -199,6 +260,17 @@ def decayed_step(s: Heap, increment: Floats, growth: float, passes: int) -> None
     """Let `passes` go by for decayed counts kept in a heap's scores.
 
     Weighing new uses more is the same as letting old ones fade; a power of two takes all numbers back into range.
+
+    Parameters
+    ----------
+    s
+        Heaps whose scores are decayed counts.
+    increment
+        (1,) what a use adds now, changed in place.
+    growth
+        Factor of the increment a pass, above 1.
+    passes
+        How many go by.
     """
     for _ in range(passes):
         increment[0] *= growth

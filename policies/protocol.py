@@ -46,6 +46,20 @@ class Allocator(Protocol):
 
         `most` promises that they will always lie between -1 and `most`: a compiled engine then keeps them in fewer
         bytes. It need not be given.
+
+        Parameters
+        ----------
+        n
+            Length.
+        fill
+            First value of every entry.
+        most
+            A promise that every entry always lies between -1 and `most`; None promises nothing.
+
+        Returns
+        -------
+        Ints
+            (n,) integers.
         """
         ...
 
@@ -59,7 +73,22 @@ class Lists:
 
     @staticmethod
     def ints(n: int, fill: int = 0, most: int | None = None) -> Ints:
-        """`n` integers, all `fill`."""
+        """`n` integers, all `fill`.
+
+        Parameters
+        ----------
+        n
+            Length.
+        fill
+            First value of every entry.
+        most
+            A promise that lists have no use for.
+
+        Returns
+        -------
+        Ints
+            (n,) integers.
+        """
         return [fill] * n
 
     @staticmethod
@@ -164,7 +193,27 @@ class EvictionPolicy(Policy, ABC):
 
     @abstractmethod
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> Any:
-        """Fresh state for one run."""
+        """Fresh state for one run.
+
+        Parameters
+        ----------
+        pool
+            Sizes and capacities of the cache (bytes).
+        alloc
+            Makes the sequences of the state.
+        future
+            What comes, if the class declares `needs_future`, else None.
+
+        Returns
+        -------
+        Any
+            The state, handed to every other method.
+
+        Raises
+        ------
+        PolicyError
+            A parameter that is out of range, or an oracle without a future.
+        """
 
     @staticmethod
     @abstractmethod
@@ -184,7 +233,26 @@ class EvictionPolicy(Policy, ABC):
     @staticmethod
     @abstractmethod
     def victim(state: Any, scope: int, incoming: int, guard: Sequence[int], tick: int) -> int:
-        """Resident of `scope` that leaves for `incoming`; `incoming` to bypass; -1 if all are protected."""
+        """Resident of `scope` that leaves for `incoming`; `incoming` to bypass; -1 if all are protected.
+
+        Parameters
+        ----------
+        state
+            What `start` made.
+        scope
+            The part of the cache in which space is short.
+        incoming
+            Key that needs it; -1 if none does (an event's overflow is trimmed).
+        guard
+            (keys,) event up to which each key is protected.
+        tick
+            A key is protected while `guard[key] >= tick`.
+
+        Returns
+        -------
+        int
+            A resident key, `incoming`, or -1.
+        """
 
 
 class AdmissionPolicy(Policy, ABC):
@@ -205,11 +273,43 @@ class AdmissionPolicy(Policy, ABC):
     @staticmethod
     @abstractmethod
     def select(state: Any, event: Event, misses: Ints, n: int) -> int:
-        """Reorder `misses[:n]` (positions in `event.keys`) so that those to admit come first; return how many."""
+        """Reorder `misses[:n]` (positions in `event.keys`) so that those to admit come first; return how many.
+
+        Parameters
+        ----------
+        state
+            What `start` made.
+        event
+            The whole event.
+        misses
+            (keys,) positions in `event.keys`, of which the first `n` count; reordered in place.
+        n
+            How many misses there are.
+
+        Returns
+        -------
+        int
+            How many to admit, 0 to `n`.
+        """
 
     @staticmethod
     def accepts(state: Any, incoming: int, victim: int) -> bool:
-        """Whether `incoming` may displace `victim`, asked when the victim is known."""
+        """Whether `incoming` may displace `victim`, asked when the victim is known.
+
+        Parameters
+        ----------
+        state
+            What `start` made.
+        incoming
+            Key that wants the slot.
+        victim
+            Resident that would leave.
+
+        Returns
+        -------
+        bool
+            False turns `incoming` away.
+        """
         return True
 
     @staticmethod
@@ -218,6 +318,24 @@ class AdmissionPolicy(Policy, ABC):
 
         A victim leaves at once; its newcomer counts as resident when the copy has landed. Not called while copies
         of the last swaps are under way: a policy with a period counts passes in `learn`.
+
+        Parameters
+        ----------
+        state
+            What `start` made.
+        pass_index
+            Number of the pass that ended.
+        resident
+            (keys,) 1 where resident.
+        newcomers
+            (keys,) written: keys that get a slot.
+        victims
+            (keys,) written: the key that leaves for each of them, or -1.
+
+        Returns
+        -------
+        int
+            How many swaps were written.
         """
         return 0
 
@@ -234,7 +352,29 @@ class PrefetchPolicy(Policy, ABC):
 
     @abstractmethod
     def start(self, pool: Pool, alloc: Allocator, future: Future | None, predictions: Any) -> Any:
-        """Fresh state; `predictions` is what the trace recorded, by look-ahead depth, or None."""
+        """Fresh state; `predictions` is what the trace recorded, by look-ahead depth, or None.
+
+        Parameters
+        ----------
+        pool
+            Sizes and capacities of the cache (bytes).
+        alloc
+            Makes the sequences of the state.
+        future
+            What comes, if the class declares `needs_future`, else None.
+        predictions
+            Recorded predictions by look-ahead depth in layers, or None.
+
+        Returns
+        -------
+        Any
+            The state, handed to every other method.
+
+        Raises
+        ------
+        PolicyError
+            A parameter that is out of range, an oracle without a future, or predictions that the trace lacks.
+        """
 
     @staticmethod
     @abstractmethod
@@ -247,6 +387,22 @@ class PrefetchPolicy(Policy, ABC):
         """Write wanted keys, most urgent first, and the event index each is wanted for; return how many.
 
         Both sequences have room for `pool.keys` entries. A copy not begun by its deadline is cancelled.
+
+        Parameters
+        ----------
+        state
+            What `start` made.
+        event
+            The event at which it is asked.
+        keys
+            (pool.keys,) written: wanted experts, most urgent first, resident ones included.
+        deadlines
+            (pool.keys,) written: running number of the event that wants each.
+
+        Returns
+        -------
+        int
+            How many were written.
         """
 
 

@@ -103,6 +103,27 @@ def sees_future(
     """Whether a policy, the set that a run starts from, or quotas of layers know the trace in advance.
 
     What does is a bound and no candidate. Names as of `create`; no placement is the eviction policy's own.
+
+    Parameters
+    ----------
+    eviction
+        Policy spec, `name` or `name:param=value`.
+    prefetch
+        Policy spec.
+    placement
+        Policy spec of the initial placement; None is the eviction policy's own.
+    quotas
+        `equal`, or the placement whose ranking shares capacity out to layers.
+
+    Returns
+    -------
+    bool
+        Whether any of them needs the future.
+
+    Raises
+    ------
+    PolicyError
+        An unknown name or parameter.
     """
     evicting = create("eviction", eviction)
     placements = [placement or evicting.default_placement, *([] if quotas == "equal" else [quotas])]

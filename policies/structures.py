@@ -27,7 +27,22 @@ class Links(NamedTuple):
 
 
 def links(alloc: Allocator, keys: int, lists: int) -> Links:
-    """Empty lists."""
+    """Empty lists.
+
+    Parameters
+    ----------
+    alloc
+        Makes the sequences.
+    keys
+        Keys are 0 to `keys - 1`.
+    lists
+        How many lists.
+
+    Returns
+    -------
+    Links
+        Lists of nobody.
+    """
     nodes = keys + lists
     made = Links(
         alloc.ints(nodes, most=nodes), alloc.ints(nodes, most=nodes), alloc.ints(lists, most=keys),
@@ -40,7 +55,17 @@ def links(alloc: Allocator, keys: int, lists: int) -> Links:
 
 
 def push_back(s: Links, which: int, key: int) -> None:
-    """Append `key`, which must stand in no list."""
+    """Append `key`, which must stand in no list.
+
+    Parameters
+    ----------
+    s
+        The lists, changed in place.
+    which
+        Number of the list.
+    key
+        A key that stands in no list.
+    """
     end = len(s.home) + which
     last = s.prev[end]
     s.next[last] = key
@@ -52,7 +77,19 @@ def push_back(s: Links, which: int, key: int) -> None:
 
 
 def push_before(s: Links, which: int, key: int, after: int) -> None:
-    """Insert `key` before the node `after` of the same list (the sentinel: at the back)."""
+    """Insert `key` before the node `after` of the same list (the sentinel: at the back).
+
+    Parameters
+    ----------
+    s
+        The lists, changed in place.
+    which
+        Number of the list.
+    key
+        A key that stands in no list.
+    after
+        Node of that list before which it goes.
+    """
     before = s.prev[after]
     s.next[before] = key
     s.prev[key] = before
@@ -63,7 +100,19 @@ def push_before(s: Links, which: int, key: int, after: int) -> None:
 
 
 def push_by_stamp(s: Links, which: int, key: int, stamp: Sequence[int]) -> None:
-    """Insert `key` so that the list stays ordered by (stamp, key); the back is looked at first."""
+    """Insert `key` so that the list stays ordered by (stamp, key); the back is looked at first.
+
+    Parameters
+    ----------
+    s
+        The lists, changed in place.
+    which
+        Number of the list, which is in order already.
+    key
+        A key that stands in no list.
+    stamp
+        (keys,) what the list is ordered by.
+    """
     end = len(s.home) + which
     after = end
     before = s.prev[end]
@@ -105,7 +154,24 @@ def front(s: Links, which: int) -> int:
 
 
 def first_free(s: Links, which: int, guard: Sequence[int], tick: int) -> int:
-    """First member that is not protected, or -1."""
+    """First member that is not protected, or -1.
+
+    Parameters
+    ----------
+    s
+        The lists.
+    which
+        Number of the list.
+    guard
+        (keys,) event up to which each key is protected.
+    tick
+        Protected is a key with `guard[key] >= tick`.
+
+    Returns
+    -------
+    int
+        A key, or -1.
+    """
     end = len(s.home) + which
     node = s.next[end]
     while node != end and guard[node] >= tick:
@@ -114,7 +180,17 @@ def first_free(s: Links, which: int, guard: Sequence[int], tick: int) -> int:
 
 
 def drop_front(s: Links, which: int, longest: int) -> None:
-    """Shorten a list to `longest` members, from the front."""
+    """Shorten a list to `longest` members, from the front.
+
+    Parameters
+    ----------
+    s
+        The lists, changed in place.
+    which
+        Number of the list.
+    longest
+        Members that may stay.
+    """
     while s.size[which] > longest:
         unlink(s, s.next[len(s.home) + which])
 
@@ -135,7 +211,22 @@ def draw(drawn: Ints) -> int:
 
 
 def last_first(misses: Ints, n: int, wanted: int) -> int:
-    """Bring the last `wanted` of `misses[:n]` to the front, in their order; returns how many there are."""
+    """Bring the last `wanted` of `misses[:n]` to the front, in their order; returns how many there are.
+
+    Parameters
+    ----------
+    misses
+        Positions of misses, reordered in place.
+    n
+        How many of them count.
+    wanted
+        How many to bring to the front, at most `n`.
+
+    Returns
+    -------
+    int
+        The smaller of `n` and `wanted`, not below 0.
+    """
     count = max(0, min(n, wanted))
     for i in range(count):
         misses[i], misses[n - count + i] = misses[n - count + i], misses[i]
@@ -183,7 +274,17 @@ def packed(alloc: Allocator, pool: Pool) -> Packed:
 
 
 def packed_add(s: Packed, scope: int, key: int) -> None:
-    """Add a key that is not a member."""
+    """Add a key that is not a member.
+
+    Parameters
+    ----------
+    s
+        The sets, changed in place.
+    scope
+        Number of the set.
+    key
+        A key that is in no set.
+    """
     at = s.base[scope] + s.size[scope]
     s.items[at] = key
     s.place[key] = at
@@ -191,7 +292,17 @@ def packed_add(s: Packed, scope: int, key: int) -> None:
 
 
 def packed_remove(s: Packed, scope: int, key: int) -> None:
-    """Remove a member; the last one takes its place."""
+    """Remove a member; the last one takes its place.
+
+    Parameters
+    ----------
+    s
+        The sets, changed in place.
+    scope
+        Number of the set.
+    key
+        A member of it.
+    """
     at = s.place[key]
     s.size[scope] -= 1
     moved = s.items[s.base[scope] + s.size[scope]]

@@ -46,7 +46,17 @@ def tally(alloc: Allocator, pool: Pool) -> Tally:
 
 
 def tally_used(s: Tally, scope: int, key: int) -> None:
-    """A member's count has gone up by one, and its stamp is newer than all others."""
+    """A member's count has gone up by one, and its stamp is newer than all others.
+
+    Parameters
+    ----------
+    s
+        The members, changed in place.
+    scope
+        Number of the part.
+    key
+        A member, whose new count and stamp are in `s.waiting`.
+    """
     own = s.members.home[key]
     if own < 0:
         heap_remove(s.waiting, scope, key)
@@ -63,7 +73,17 @@ def tally_used(s: Tally, scope: int, key: int) -> None:
 
 
 def tally_add(s: Tally, scope: int, key: int) -> None:
-    """Add a key that the current event wants: few members have newer stamps."""
+    """Add a key that the current event wants: few members have newer stamps.
+
+    Parameters
+    ----------
+    s
+        The members, changed in place.
+    scope
+        Number of the part.
+    key
+        A key that is no member, whose count and stamp are in `s.waiting`.
+    """
     count = s.waiting.score[key]
     at = s.lists.next[len(s.members.home) + scope]
     while _count(s, at) < count:
@@ -74,12 +94,32 @@ def tally_add(s: Tally, scope: int, key: int) -> None:
 
 
 def tally_wait(s: Tally, scope: int, key: int) -> None:
-    """Add any other key."""
+    """Add any other key.
+
+    Parameters
+    ----------
+    s
+        The members, changed in place.
+    scope
+        Number of the part.
+    key
+        A key that is no member.
+    """
     heap_push(s.waiting, scope, key)
 
 
 def tally_remove(s: Tally, scope: int, key: int) -> None:
-    """Remove any member."""
+    """Remove any member.
+
+    Parameters
+    ----------
+    s
+        The members, changed in place.
+    scope
+        Number of the part.
+    key
+        A member.
+    """
     if s.members.home[key] >= 0:
         _leave(s, key)
     else:
@@ -87,7 +127,24 @@ def tally_remove(s: Tally, scope: int, key: int) -> None:
 
 
 def tally_first_free(s: Tally, scope: int, guard: Sequence[int], tick: int) -> int:
-    """Least (count, stamp, key) that is not protected, or -1."""
+    """Least (count, stamp, key) that is not protected, or -1.
+
+    Parameters
+    ----------
+    s
+        The members.
+    scope
+        Number of the part.
+    guard
+        (keys,) event up to which each key is protected.
+    tick
+        Protected is a key with `guard[key] >= tick`.
+
+    Returns
+    -------
+    int
+        A key, or -1.
+    """
     found = -1
     at = s.lists.next[len(s.members.home) + scope]
     while found < 0 and at < len(s.members.home):

@@ -131,7 +131,26 @@ class ActivationMatch(PrefetchPolicy):
 
 
 def insert_by_value(value: Floats, key: int, keys: Ints, first: int, n: int, limit: int) -> int:
-    """Insert `key` into `keys[first:n]`, highest value first, at most up to `limit`; the new end."""
+    """Insert `key` into `keys[first:n]`, highest value first, at most up to `limit`; the new end.
+
+    Parameters
+    ----------
+    value
+        (keys,) what decides.
+    key
+        To be inserted.
+    keys
+        Changed in place; `keys[first:n]` is in order.
+    first, n
+        Begin and end of the part.
+    limit
+        The end may not come behind this.
+
+    Returns
+    -------
+    int
+        The end of the part now, `n` or `n + 1`.
+    """
     if n == limit:
         if value[keys[n - 1]] >= value[key]:
             return n
@@ -181,7 +200,20 @@ def best_matches(state: ActivationMatchState) -> int:
 
 
 def closer(state: ActivationMatchState, a: int, b: int) -> bool:
-    """Whether matrix `a` has the higher cosine: products squared over squared norms (the current norm cancels)."""
+    """Whether matrix `a` has the higher cosine: products squared over squared norms (the current norm cancels).
+
+    Parameters
+    ----------
+    state
+        Products of kept matrices with the current one, and their squared norms.
+    a, b
+        Numbers of kept matrices.
+
+    Returns
+    -------
+    bool
+        Whether `a` is closer than `b`.
+    """
     left = float(state.product[a]) * state.product[a] * state.norm[b]
     right = float(state.product[b]) * state.product[b] * state.norm[a]
     return left > right

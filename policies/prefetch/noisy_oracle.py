@@ -63,7 +63,34 @@ def start_noisy(
     pool: Pool, alloc: Allocator, future: Future, *, recall: float, precision: float, decay: float, nearest: int,
     furthest: int, within_pass: bool, seed: int,
 ) -> NoisyOracleState:  # fmt: skip
-    """State of a predictor of the events `nearest` to `furthest` ahead, perhaps of the same pass only."""
+    """State of a predictor of the events `nearest` to `furthest` ahead, perhaps of the same pass only.
+
+    Parameters
+    ----------
+    pool
+        Sizes of the cache.
+    alloc
+        Makes the sequences of the state.
+    future
+        Look-ups of the whole trace.
+    recall
+        Share of an event's experts that are predicted, 0 to 1.
+    precision
+        Share of right ones among the predicted, above 0 to 1.
+    decay
+        Factor of the recall for each event further ahead.
+    nearest, furthest
+        Distance in events, from 1.
+    within_pass
+        Whether events of the next pass are left out.
+    seed
+        Of the draws.
+
+    Returns
+    -------
+    NoisyOracleState
+        The state of `propose_noisy`.
+    """
     seeds = alloc.ints(len(future.event_offsets) - 1)
     drawn = seed % (MODULUS - 1) + 1
     for event in range(len(seeds)):
@@ -79,7 +106,30 @@ def start_noisy(
 def predict(
     state: NoisyOracleState, ahead: int, layer: int, recall: float, keys: Ints, deadlines: Ints, n: int
 ) -> int:
-    """Append a degraded set of event `ahead` (of `layer`) after the first `n` keys; the new count."""
+    """Append a degraded set of event `ahead` (of `layer`) after the first `n` keys; the new count.
+
+    Parameters
+    ----------
+    state
+        The predictor's.
+    ahead
+        Running number of the event that is predicted.
+    layer
+        Its layer, from 0.
+    recall
+        Share of its experts that are predicted, 0 to 1.
+    keys
+        (pool.keys,) written from `n` on.
+    deadlines
+        (pool.keys,) written likewise.
+    n
+        Keys that are written already.
+
+    Returns
+    -------
+    int
+        Keys written afterwards.
+    """
     base = layer * state.experts
     lo, hi = state.offsets[ahead], state.offsets[ahead + 1]
     state.serial[0] += 1
@@ -121,7 +171,24 @@ def predict(
 
 
 def propose_noisy(state: NoisyOracleState, event: Event, keys: Ints, deadlines: Ints) -> int:
-    """Degraded sets of the events ahead, nearest first."""
+    """Degraded sets of the events ahead, nearest first.
+
+    Parameters
+    ----------
+    state
+        What `start_noisy` made.
+    event
+        The event at which it is asked.
+    keys
+        (pool.keys,) written: predicted experts, nearest event first.
+    deadlines
+        (pool.keys,) written: running number of the event that each is predicted for.
+
+    Returns
+    -------
+    int
+        How many were written.
+    """
     n = 0
     recall = state.recall
     fresh = state.done[0] + 1
@@ -137,7 +204,24 @@ def propose_noisy(state: NoisyOracleState, event: Event, keys: Ints, deadlines: 
 
 
 def check_share(policy: str, name: str, value: float, low: float = 0.0) -> None:
-    """Refuse a share that is not in [low, 1]."""
+    """Refuse a share that is not in [low, 1].
+
+    Parameters
+    ----------
+    policy
+        Name of the prefetch policy, for the message.
+    name
+        Of the parameter.
+    value
+        Of the parameter.
+    low
+        Least value that is allowed.
+
+    Raises
+    ------
+    PolicyError
+        The value is out of range.
+    """
     if not low <= value <= 1.0:
         raise PolicyError(f"prefetch policy {policy}: {name} is {value}, expected {low:g} to 1")
 

@@ -16,6 +16,30 @@ def best_of_layer(
     """Write the `width` experts of `layer` with the highest positive score, best first; how many.
 
     `score[at : at + experts]` belongs to the layer; ties go to the lower expert.
+
+    Parameters
+    ----------
+    score
+        What decides; positive ones count.
+    at
+        Index of the layer's first expert in `score`.
+    layer
+        Layer, from 0.
+    experts
+        Experts of a layer.
+    width
+        Most experts to write.
+    deadline
+        Running number of the event that wants them.
+    keys
+        Written from the front.
+    deadlines
+        Written likewise.
+
+    Returns
+    -------
+    int
+        How many were written.
     """
     n = 0
     for expert in range(experts):
