@@ -141,6 +141,11 @@ class Cpu(Section):
             Another worker count than the profile's: the rate is scaled by the measured points (straight lines
             between them, through the origin below the first, flat above the last).
 
+        Returns
+        -------
+        int
+            MB/s, at least 1.
+
         Raises
         ------
         HardwareError

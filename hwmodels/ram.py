@@ -71,6 +71,11 @@ def host_budget(
         Whether the engine asks for page-locked memory for them; what passes the limit is pageable and slower.
     pinned_first
         Page-locked lines that come before the experts (streamed KV, staging).
+
+    Returns
+    -------
+    HostBudget
+        The lines, and what is page-locked and pageable (bytes).
     """
     before = sum(line.nbytes for line in pinned_first)
     pinned = min(experts_bytes, max(0, ram.pin_limit_bytes - before)) if pin else 0

@@ -188,6 +188,11 @@ def session_lines(
     draft
         With the draft layer's KV.
 
+    Returns
+    -------
+    list[Line]
+        Lines in bytes.
+
     Raises
     ------
     HardwareError
@@ -220,7 +225,24 @@ def resident_cells(context_tokens: int, kv_resident: int) -> int:
 
 
 def streamed_kv_bytes(shape: SessionShape, context_tokens: int, *, kv_type: str, kv_resident: int) -> int:
-    """Page-locked host bytes of the KV cells that are not on the card."""
+    """Page-locked host bytes of the KV cells that are not on the card.
+
+    Parameters
+    ----------
+    shape
+        The architecture.
+    context_tokens
+        Positions that the context can hold.
+    kv_type
+        Storage of a KV cell.
+    kv_resident
+        Cells a layer kept on the card; 0 keeps all.
+
+    Returns
+    -------
+    int
+        Bytes.
+    """
     rest = context_tokens - resident_cells(context_tokens, kv_resident)
     return rest * shape.kv_layers * shape.cell_bytes(kv_type)
 
@@ -278,6 +300,11 @@ def vram_budget(
         Another reserve than the profile's.
     extra
         Further lines: reserves of a split stage, a vision tower, a prompt's buffers.
+
+    Returns
+    -------
+    VramBudget
+        The lines and what they leave (bytes).
     """
     reserve = Line("reserve", gpu.vram_reserve_bytes, gpu.vram_reserve_mib.source)
     if reserve_bytes is not None:

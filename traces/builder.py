@@ -30,7 +30,22 @@ class TraceBuilder:
         self._residency: list[Sequence[int]] | None = None
 
     def begin_pass(self, phase: Phase, *, request: int = 0, emits: int | None = None) -> int:
-        """Start a pass; returns its number. `emits` is 1 unless said."""
+        """Start a pass; returns its number. `emits` is 1 unless said.
+
+        Parameters
+        ----------
+        phase
+            Prefill, decode or verify.
+        request
+            Number of the request.
+        emits
+            Tokens that the pass emits; 1 if None.
+
+        Returns
+        -------
+        int
+            Number of the pass, from 0.
+        """
         self._passes.append((request, int(phase), 1 if emits is None else emits))
         return len(self._passes) - 1
 
@@ -44,7 +59,28 @@ class TraceBuilder:
         residency: Sequence[int] | None = None,
         pass_index: int | None = None,
     ) -> None:
-        """Add one routing row of the current pass (or of `pass_index`); `layer` as the model numbers it."""
+        """Add one routing row of the current pass (or of `pass_index`); `layer` as the model numbers it.
+
+        Parameters
+        ----------
+        layer
+            MoE layer as the model numbers it.
+        experts
+            (k,) expert ids, best rank first.
+        position
+            Context position of the token, -1 if unknown.
+        weights
+            (k,) mixing weights; on every row or on none.
+        residency
+            (k,) 0 miss, 1 hit, 2 prefetched, -1 unknown; on every row or on none.
+        pass_index
+            Number of the pass; the current one if None.
+
+        Raises
+        ------
+        TraceError
+            No such layer, no pass yet, or weights or residency on some rows only.
+        """
         index = self._layer_index.get(layer)
         if index is None:
             raise TraceError(f"layer {layer} is not an MoE layer of {self.geometry.label}")

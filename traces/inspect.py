@@ -193,7 +193,26 @@ def convert(
     model: str | ModelGeometry | None = None,
     **options: Any,
 ) -> RoutingTrace:
-    """Read a trace of any known format and write it as Parquet; returns the trace."""
+    """Read a trace of any known format and write it as Parquet; returns the trace.
+
+    Parameters
+    ----------
+    source
+        Trace in any known format.
+    target
+        The Parquet file to write.
+    format
+        Name of a reader; sniffed from the first bytes if None.
+    model
+        Geometry, or its name or file, for formats without sizes.
+    options
+        Options of the reader.
+
+    Returns
+    -------
+    RoutingTrace
+        The trace that was written.
+    """
     trace = read_trace(source, format, model, **options)
     write_parquet(trace, target)
     return trace

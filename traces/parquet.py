@@ -211,7 +211,29 @@ def _geometry(header: dict[str, Any], path: object) -> ModelGeometry:
 def read_table(
     file: pq.ParquetFile | pa.Table, header: dict[str, Any], geometry: ModelGeometry, path: object
 ) -> RoutingTrace:
-    """Trace of all rows of a file or table whose metadata block is `header`; raises as `read_parquet`."""
+    """Trace of all rows of a file or table whose metadata block is `header`; raises as `read_parquet`.
+
+    Parameters
+    ----------
+    file
+        Rows in the columns of the module's docstring.
+    header
+        The metadata block, parsed.
+    geometry
+        Shape and sizes, of the header or the caller's.
+    path
+        Named in errors.
+
+    Returns
+    -------
+    RoutingTrace
+        The trace.
+
+    Raises
+    ------
+    TraceError
+        Rows, passes or experts that are missing, repeated or out of range.
+    """
     names = file.schema_arrow.names if hasattr(file, "schema_arrow") else file.column_names
     row_pass, row, layer = (_numbers(file, name, path) for name in ("pass", "row", "layer"))
     if len(row_pass) == 0:

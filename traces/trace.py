@@ -260,6 +260,15 @@ def assemble(
         Pass, layer *index*, context position and k of each row.
     row_experts, row_weights, row_residency : (N,)
         Flat, N = sum of `row_counts`.
+    geometry
+        Shape and sizes.
+    meta
+        Where the trace comes from.
+
+    Returns
+    -------
+    RoutingTrace
+        The trace, validated.
 
     Raises
     ------

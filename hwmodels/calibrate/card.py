@@ -102,7 +102,26 @@ def ceiling_benches() -> list[Bench]:
 def together_benches(
     pool: CpuExperts, shape: ExpertShape, weights: Weights, n: int, copies: int = 160
 ) -> list[Bench]:
-    """CPU events beside a link kept busy, and the link beside a busy pool: ns an event, ns a copy."""
+    """CPU events beside a link kept busy, and the link beside a busy pool: ns an event, ns a copy.
+
+    Parameters
+    ----------
+    pool
+        The CPU pool.
+    shape
+        Of an expert.
+    weights
+        Page-locked memory that both read.
+    n
+        Experts of a CPU event.
+    copies
+        Copies of `BIG_COPY` bytes in a round.
+
+    Returns
+    -------
+    list[Bench]
+        Three benches: the link alone, the pool beside it, the link beside the pool.
+    """
     torch = require_card()
     event = event_of(pool, weights, shape, n)
     target = torch.empty(BIG_COPY, dtype=torch.uint8, device="cuda")

@@ -59,7 +59,24 @@ def _program(sizes: LiveSizes, keys: Iterator[int], layers: int, passes: int, no
 
 
 def layer_program(sizes: LiveSizes, *, now: int = 0, copies: int = 0, layers: int | None = None) -> Program:
-    """Equal events over all layers, or over the first `layers` in as many more passes."""
+    """Equal events over all layers, or over the first `layers` in as many more passes.
+
+    Parameters
+    ----------
+    sizes
+        Bytes of the model.
+    now
+        Residents that an event computes.
+    copies
+        Experts that an event has copied.
+    layers
+        Layers in a pass; all if None.
+
+    Returns
+    -------
+    Program
+        The program.
+    """
     most = len(sizes.expert_bytes)
     used = layers or most
     drawn = np.random.default_rng(1)
@@ -123,6 +140,13 @@ def fit_cardless(sizes: LiveSizes, dense_rows: int, latency_ns: float) -> Callab
         Rows of the smaller dense part that was measured.
     latency_ns
         Of a small read of the cold file.
+    sizes
+        Bytes of the model.
+
+    Returns
+    -------
+    Callable[[Round], dict[str, float]]
+        A function from a round's readings (ns) to figures by their path in the profile.
     """
     expert, layers, counts = sizes.expert_bytes[0], len(sizes.expert_bytes), counts_of(sizes)
 

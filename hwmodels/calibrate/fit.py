@@ -88,7 +88,24 @@ def fit_links(expert_bytes: int) -> Callable[[Round], dict[str, float]]:
 def fit_sharing(
     expert_bytes: int, workers: int, experts: int, copy_bytes: int
 ) -> Callable[[Round], dict[str, float]]:
-    """Fit of one round of pool and link together."""
+    """Fit of one round of pool and link together.
+
+    Parameters
+    ----------
+    expert_bytes
+        Bytes of an expert.
+    workers
+        CPU threads.
+    experts
+        Experts of a CPU event.
+    copy_bytes
+        Bytes of a copy.
+
+    Returns
+    -------
+    Callable[[Round], dict[str, float]]
+        A function from a round's readings (ns) to figures by their path in the profile.
+    """
 
     def fit(reading: Round) -> dict[str, float]:
         event = experts * expert_bytes
@@ -107,7 +124,24 @@ def fit_sharing(
 def fit_pool(
     expert_bytes: int, sources: Sequence[str], workers: Sequence[int], most: int
 ) -> Callable[[Round], dict[str, float]]:
-    """Fit of one round of `pool_benches`: rates by source with all workers, by workers from the first source."""
+    """Fit of one round of `pool_benches`: rates by source with all workers, by workers from the first source.
+
+    Parameters
+    ----------
+    expert_bytes
+        Bytes of an expert.
+    sources
+        Memories that were measured, the first also by worker counts.
+    workers
+        Worker counts that were measured.
+    most
+        All workers.
+
+    Returns
+    -------
+    Callable[[Round], dict[str, float]]
+        A function from a round's readings (ns) to figures by their path in the profile.
+    """
 
     def fit(reading: Round) -> dict[str, float]:
         def slope(source: str, count: int) -> tuple[float, float]:
@@ -157,6 +191,22 @@ def fit_rounds(
 
     A slope out of one round may take its ends from two states of the machine (another tenant's load comes and goes
     within seconds), so a middle of such slopes says little; the medians are all of the machine's usual state.
+
+    Parameters
+    ----------
+    readings
+        Ns of every bench in every round.
+    fit
+        Figures of one round.
+    how
+        Words for the source of each figure.
+    share
+        Quantile that is fitted, 0 to 1.
+
+    Returns
+    -------
+    dict[str, Figure]
+        Figures with their range over the rounds, by their path in the profile.
 
     Raises
     ------

@@ -29,6 +29,32 @@ def program_of(
 
     A third of all experts have slots, or as many as fill `ROOM`; copies go round as many others, so that no cache
     of the machine holds them.
+
+    Parameters
+    ----------
+    sizes
+        Bytes of the model.
+    now
+        Residents that an event computes.
+    copies
+        Experts that an event waits for.
+    cpu
+        Experts that the CPU computes.
+    ahead
+        Experts that are copied for later.
+    layers
+        Layers in a pass; all if None.
+    passes
+        Passes of the program; enough to make the host's data cold if None.
+    fill
+        Whether what the CPU computed is copied for later.
+    seed
+        Of the drawn order.
+
+    Returns
+    -------
+    Program
+        The program.
     """
     drawn = np.random.default_rng(seed)
     used = layers or len(sizes.expert_bytes)

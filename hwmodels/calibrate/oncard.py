@@ -61,7 +61,22 @@ def piped(program: Program) -> Program:
 
 
 def card_benches(engine: CardEngine, arena: HostExperts, sizes: LiveSizes) -> list[Bench]:
-    """Time of a layer, the head's share in it; `one layer` is a pass of one layer."""
+    """Time of a layer, the head's share in it; `one layer` is a pass of one layer.
+
+    Parameters
+    ----------
+    engine
+        The live engine.
+    arena
+        Experts in page-locked memory.
+    sizes
+        Bytes of the model.
+
+    Returns
+    -------
+    list[Bench]
+        Benches in ns a layer.
+    """
     layers, counts = len(sizes.expert_bytes), counts_of(sizes)
     most = counts[-1]
 
@@ -103,7 +118,22 @@ def card_benches(engine: CardEngine, arena: HostExperts, sizes: LiveSizes) -> li
 
 
 def mapped_benches(engine: CardEngine, mapped: HostExperts, sizes: LiveSizes) -> list[Bench]:
-    """The same over a mapped file in the page cache: copies out of it, and experts on the CPU."""
+    """The same over a mapped file in the page cache: copies out of it, and experts on the CPU.
+
+    Parameters
+    ----------
+    engine
+        The live engine.
+    mapped
+        Experts in a mapped file.
+    sizes
+        Bytes of the model.
+
+    Returns
+    -------
+    list[Bench]
+        Benches in ns a layer.
+    """
 
     def layer(kind: str, n: int) -> Bench:
         copies, cpu = (n, 0) if kind == "copies" else (0, n)

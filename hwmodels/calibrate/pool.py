@@ -23,7 +23,26 @@ def worker_counts(most: int) -> list[int]:
 
 
 def event_of(pool: CpuExperts, weights: Weights, shape: ExpertShape, n: int, seed: int = 0) -> Callable[[], None]:
-    """A function that computes one event of `n` distinct experts, others at each call."""
+    """A function that computes one event of `n` distinct experts, others at each call.
+
+    Parameters
+    ----------
+    pool
+        The CPU pool.
+    weights
+        (elements,) where the experts lie.
+    shape
+        Of an expert.
+    n
+        Experts of the event.
+    seed
+        Of the draws.
+
+    Returns
+    -------
+    Callable[[], None]
+        The function.
+    """
     elements = shape.nbytes // 2
     stored = len(weights) // elements
     drawn = np.random.default_rng(seed)
@@ -40,7 +59,24 @@ def event_of(pool: CpuExperts, weights: Weights, shape: ExpertShape, n: int, see
 def pool_benches(
     shape: ExpertShape, sources: dict[str, Weights], workers: Sequence[int], *, all_workers: int
 ) -> list[Bench]:
-    """By source with all workers, and by workers from the first source."""
+    """By source with all workers, and by workers from the first source.
+
+    Parameters
+    ----------
+    shape
+        Of an expert.
+    sources
+        Weights by the name of their memory.
+    workers
+        Worker counts for the first source.
+    all_workers
+        Worker count for every source.
+
+    Returns
+    -------
+    list[Bench]
+        Benches in ns an event.
+    """
     benches: list[Bench] = []
     first = next(iter(sources))
 
@@ -60,7 +96,24 @@ def pool_benches(
 
 
 def dense_benches(shape: ExpertShape, weights: Weights, rows: int, workers: int) -> list[Bench]:
-    """A dense part of `rows` rows on the pool, and one of four times as many."""
+    """A dense part of `rows` rows on the pool, and one of four times as many.
+
+    Parameters
+    ----------
+    shape
+        Of an expert, whose width the rows have.
+    weights
+        (elements,) the matrix.
+    rows
+        Rows of the smaller part.
+    workers
+        CPU threads.
+
+    Returns
+    -------
+    list[Bench]
+        Two benches in ns a product.
+    """
     pool = CpuExperts(shape.hidden, workers)
     x = np.random.default_rng(1).standard_normal((1, shape.hidden)).astype(np.float32)
     out = np.zeros(4 * rows, dtype=np.float32)

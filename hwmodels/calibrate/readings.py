@@ -104,6 +104,22 @@ def measure(
     """Take all measurements `rounds` times, interleaved; one more round before does not count.
 
     `between` is called after each that does, so that other work on the machine meets the same states of it.
+
+    Parameters
+    ----------
+    benches
+        What to measure.
+    rounds
+        How often.
+    progress
+        Told what is measured next.
+    between
+        Called after each round that counts.
+
+    Returns
+    -------
+    Readings
+        Ns of every bench in every round.
     """
     benches = list(benches)
     readings = Readings()

@@ -100,6 +100,13 @@ def calibrate(
         With a card or `cardless`, called after every round: live runs that are to meet the same machine. It is
         told the state of the page cache that is measured: with a card always warm; without one first warm, then
         cold, since a machine that has just dropped its page cache is slower for a while.
+    progress
+        Told what is measured next.
+
+    Returns
+    -------
+    Calibration
+        Readings, figures, and the text of profile and preset.
 
     Raises
     ------

@@ -16,7 +16,24 @@ TIMES = 15
 
 
 def storage_benches(file: ExpertFile, sizes: Sequence[int], lanes: Sequence[int], seed: int = 0) -> list[Bench]:
-    """Reads at random places; `O_DIRECT` ones are left out where the file system refuses them."""
+    """Reads at random places; `O_DIRECT` ones are left out where the file system refuses them.
+
+    Parameters
+    ----------
+    file
+        On the drive to be measured.
+    sizes
+        Bytes of a read, ascending.
+    lanes
+        Numbers of direct reads in flight.
+    seed
+        Of the places.
+
+    Returns
+    -------
+    list[Bench]
+        Benches in ns a read.
+    """
     drawn = np.random.default_rng(seed)
     benches: list[Bench] = []
 
@@ -84,7 +101,24 @@ def _direct(file: ExpertFile, size: int, lanes: int) -> Callable[[], float]:
 
 
 def fault_benches(file: ExpertFile, shape: ExpertShape, workers: int, experts: int = 4) -> list[Bench]:
-    """Events computed by the pool straight from a cold mapping: page faults in it."""
+    """Events computed by the pool straight from a cold mapping: page faults in it.
+
+    Parameters
+    ----------
+    file
+        On the drive to be measured.
+    shape
+        Of an expert.
+    workers
+        CPU threads.
+    experts
+        Experts of an event.
+
+    Returns
+    -------
+    list[Bench]
+        One bench in ns an event.
+    """
     pool = CpuExperts(shape.hidden, workers)
     x = np.random.default_rng(2).standard_normal((1, shape.hidden)).astype(np.float32)
     out = np.zeros((1, shape.hidden), dtype=np.float32)

@@ -23,12 +23,37 @@ def quantity(figure: Figure) -> dict[str, Any]:
 
 
 def given(value: float, kind: str, source: str) -> dict[str, Any]:
-    """A number that was not fitted."""
+    """A number that was not fitted.
+
+    Parameters
+    ----------
+    value
+        In the unit of its field.
+    kind
+        Measured, datasheet, derived or assumed.
+    source
+        Where it comes from.
+
+    Returns
+    -------
+    dict[str, Any]
+        The number as a profile has it.
+    """
     return {"value": value, "kind": kind, "source": source}
 
 
 def put(tables: Tables, path: str, value: Any) -> None:
-    """Set `a.b.c`."""
+    """Set `a.b.c`.
+
+    Parameters
+    ----------
+    tables
+        Changed in place.
+    path
+        Names of tables and of the value, with dots.
+    value
+        What to set.
+    """
     *parents, last = path.split(".")
     for part in parents:
         tables = tables.setdefault(part, {})

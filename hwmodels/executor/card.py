@@ -179,7 +179,22 @@ class Card:
         return self._graph(("mixer", layer), lambda: self._mixer(layer))
 
     def experts(self, layer: int, table: int, n: int) -> Any:
-        """Graph of the first `n` slots of the event's line in a table."""
+        """Graph of the first `n` slots of the event's line in a table.
+
+        Parameters
+        ----------
+        layer
+            MoE layer, from 0.
+        table
+            Number of the table of slots.
+        n
+            Slots of the line.
+
+        Returns
+        -------
+        Any
+            The graph, captured once.
+        """
         shape = self.shapes[layer]
         return self._graph(("experts", shape, table, n), lambda: self._experts(shape, table, n))
 

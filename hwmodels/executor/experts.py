@@ -95,7 +95,21 @@ class CpuExperts:
         self._experts(weights, offsets, width, x, self._inner[:size].reshape(len(offsets), len(x), width), out)
 
     def matvec(self, weights: Weights, offset: int, rows: int, x: Floats, out: Floats) -> None:
-        """A dense part: `rows` rows of a matrix at `offset`, times the first row of `x`."""
+        """A dense part: `rows` rows of a matrix at `offset`, times the first row of `x`.
+
+        Parameters
+        ----------
+        weights
+            (elements,) bfloat16 as bits.
+        offset
+            Element at which the matrix begins.
+        rows
+            Rows of the matrix.
+        x
+            (tokens, hidden) activations.
+        out
+            (at least `rows`,) written.
+        """
         import numba
 
         numba.set_num_threads(self.workers)

@@ -88,6 +88,11 @@ def read_trace(
     options
         Options of the reader, e.g. `prompt_tokens` of `strata`.
 
+    Returns
+    -------
+    RoutingTrace
+        The trace, validated.
+
     Raises
     ------
     TraceError
@@ -155,7 +160,22 @@ def read_text(path: Path) -> str:
 
 
 def source_meta(path: Path, engine: str, *notes: str) -> dict[str, Any]:
-    """Standard `meta` of an imported trace: engine, name and SHA-256 of the file as stored, notes."""
+    """Standard `meta` of an imported trace: engine, name and SHA-256 of the file as stored, notes.
+
+    Parameters
+    ----------
+    path
+        The file that was read.
+    engine
+        What wrote it.
+    notes
+        Whatever a reader of results should know.
+
+    Returns
+    -------
+    dict[str, Any]
+        The block, plain data.
+    """
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"source_engine": engine, "source_file": path.name, "source_sha256": digest,

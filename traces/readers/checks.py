@@ -36,7 +36,27 @@ def load_json(path: Path) -> Any:
 
 
 def need_model(path: Path, model: ModelGeometry | None, lacks: str = "expert bytes") -> ModelGeometry:
-    """The given model, or the error that says to give one."""
+    """The given model, or the error that says to give one.
+
+    Parameters
+    ----------
+    path
+        The trace, for the message.
+    model
+        What the user gave, or None.
+    lacks
+        What the format does not hold.
+
+    Returns
+    -------
+    ModelGeometry
+        The model.
+
+    Raises
+    ------
+    TraceError
+        No model was given.
+    """
     if model is None:
         raise TraceError(
             f"this format has no {lacks}; give --model (known: {', '.join(list_models())})", path=path
@@ -45,7 +65,22 @@ def need_model(path: Path, model: ModelGeometry | None, lacks: str = "expert byt
 
 
 def named_model(path: Path, name: str, model: ModelGeometry | None) -> ModelGeometry:
-    """The given model, or the packaged one whose name begins the file's own."""
+    """The given model, or the packaged one whose name begins the file's own.
+
+    Parameters
+    ----------
+    path
+        The trace, for the message.
+    name
+        Of the model, as the file has it.
+    model
+        What the user gave, or None.
+
+    Returns
+    -------
+    ModelGeometry
+        The model.
+    """
     if model is not None:
         return model
     known = [known for known in list_models() if name.lower().startswith(known)]
@@ -53,7 +88,27 @@ def named_model(path: Path, name: str, model: ModelGeometry | None) -> ModelGeom
 
 
 def with_sizes_of(model: ModelGeometry | None, own: ModelGeometry, path: Path) -> ModelGeometry:
-    """The file's own geometry, or `model`'s sizes in its place, with the file's k, if their shapes agree."""
+    """The file's own geometry, or `model`'s sizes in its place, with the file's k, if their shapes agree.
+
+    Parameters
+    ----------
+    model
+        What the user gave, or None.
+    own
+        Geometry in the file.
+    path
+        The trace, for the message.
+
+    Returns
+    -------
+    ModelGeometry
+        Geometry to use.
+
+    Raises
+    ------
+    TraceError
+        The two have other layers or experts.
+    """
     if model is None:
         return own
     if model.layer_ids != own.layer_ids or model.experts != own.experts:
@@ -63,13 +118,54 @@ def with_sizes_of(model: ModelGeometry | None, own: ModelGeometry, path: Path) -
 
 
 def check_size(found: int, expected: int, what: str, path: Path, place: str | None = None) -> None:
-    """One size of the file equals the model's."""
+    """One size of the file equals the model's.
+
+    Parameters
+    ----------
+    found
+        In the file.
+    expected
+        Of the model.
+    what
+        The size in words.
+    path
+        The trace, for the message.
+    place
+        Where in the file, or None.
+
+    Raises
+    ------
+    TraceError
+        The two differ.
+    """
     if found != expected:
         raise TraceError(f"{found} {what}, expected {expected}", path=path, place=place)
 
 
 def layer_indices(layer: IntArray, geometry: ModelGeometry, path: Path, place: Place) -> IntArray:
-    """Index into `geometry.layer_ids` of each layer id; a stranger is an error at `place(its position)`."""
+    """Index into `geometry.layer_ids` of each layer id; a stranger is an error at `place(its position)`.
+
+    Parameters
+    ----------
+    layer
+        (R,) layer ids of rows.
+    geometry
+        The model.
+    path
+        The trace, for the message.
+    place
+        Words for where a row stands, from its number.
+
+    Returns
+    -------
+    IntArray
+        (R,) layer indices, from 0.
+
+    Raises
+    ------
+    TraceError
+        A layer that is no MoE layer of the model.
+    """
     ids = np.asarray(geometry.layer_ids)
     index = np.minimum(np.searchsorted(ids, layer), len(ids) - 1)
     wrong = np.flatnonzero(ids[index] != layer)
@@ -83,7 +179,24 @@ def layer_indices(layer: IntArray, geometry: ModelGeometry, path: Path, place: P
 
 
 def check_experts(experts: npt.NDArray[Any], geometry: ModelGeometry, path: Path, place: Place) -> None:
-    """Expert ids (N,) are in range, or those of rows (R, k) also differ; `place` takes the first index."""
+    """Expert ids (N,) are in range, or those of rows (R, k) also differ; `place` takes the first index.
+
+    Parameters
+    ----------
+    experts
+        (N,) or (R, k) expert ids.
+    geometry
+        The model.
+    path
+        The trace, for the message.
+    place
+        Words for where an entry or row stands, from its number.
+
+    Raises
+    ------
+    TraceError
+        An id out of range, or twice in a row.
+    """
     flat = experts.reshape(len(experts), -1)
     wrong = np.argwhere((flat < 0) | (flat >= geometry.experts))
     if len(wrong):
@@ -112,7 +225,22 @@ def number_passes(layer: IntArray, new_event: npt.NDArray[np.bool_] | None = Non
 
 
 def row_table(row_pass: IntArray, row_layer: IntArray, n_layers: int) -> IntArray:
-    """(P, L) rows of each pass at each layer index."""
+    """(P, L) rows of each pass at each layer index.
+
+    Parameters
+    ----------
+    row_pass
+        (R,) pass of each row, not descending.
+    row_layer
+        (R,) layer index of each row.
+    n_layers
+        MoE layers of the model.
+
+    Returns
+    -------
+    IntArray
+        (P, L) counts.
+    """
     n_passes = int(row_pass[-1]) + 1
     return np.bincount(row_pass * n_layers + row_layer, minlength=n_passes * n_layers).reshape(n_passes, n_layers)
 
@@ -123,6 +251,24 @@ def check_complete(
     """Every layer of a pass has as many rows as the first; where `short_last` (P,), the last may have one.
 
     `place` takes the pass number.
+
+    Parameters
+    ----------
+    rows_at
+        (P, L) rows of each pass at each layer.
+    geometry
+        The model.
+    path
+        The trace, for the message.
+    place
+        Words for where a pass stands, from its number.
+    short_last
+        (P,) whether the last layer may have one row only.
+
+    Raises
+    ------
+    TraceError
+        Rows are missing or repeated.
     """
     wrong = rows_at != rows_at[:, :1]
     wrong[:, -1] &= ~(short_last & (rows_at[:, -1] == 1))

@@ -64,6 +64,20 @@ def read(path: Path, model: ModelGeometry | None = None, prompt_tokens: int = 0)
     prompt_tokens
         How many rows at the start are the prompt (token path, teacher forced): each such pass is prefill,
         and positions count from 0. The format itself cannot tell.
+    path
+        The file, gzipped or not.
+    model
+        Shape and sizes, which the format lacks.
+
+    Returns
+    -------
+    RoutingTrace
+        The trace.
+
+    Raises
+    ------
+    TraceError
+        No model, records that are cut off, or ids out of range.
     """
     geometry = need_model(path, model, "geometry")
     data = read_bytes(path)

@@ -36,7 +36,22 @@ class FitResult:
 
 
 def shape_only(experts: int, top_k: int, layers: int) -> ModelGeometry:
-    """Geometry without sizes (1 byte each): statistics depend on the shape alone."""
+    """Geometry without sizes (1 byte each): statistics depend on the shape alone.
+
+    Parameters
+    ----------
+    experts
+        Of a layer.
+    top_k
+        Experts of a token.
+    layers
+        MoE layers.
+
+    Returns
+    -------
+    ModelGeometry
+        The geometry.
+    """
     ids, ones = tuple(range(layers)), (1,) * layers
     return ModelGeometry(f"{layers}x{experts}", ids, experts, top_k, ones, ones)
 
@@ -48,7 +63,26 @@ def evaluate(
     workloads: dict[str, Workload],
     seed: int,
 ) -> tuple[Target, ...]:
-    """The targets with `got` filled in; each workload is generated once."""
+    """The targets with `got` filled in; each workload is generated once.
+
+    Parameters
+    ----------
+    geometry
+        Shape of the traces.
+    style
+        Parameters to be tried.
+    targets
+        Statistics to measure.
+    workloads
+        Lengths of the traces, by the names that targets use.
+    seed
+        Of the generator.
+
+    Returns
+    -------
+    tuple[Target, ...]
+        The targets in their order.
+    """
     got = [0.0] * len(targets)
     for name in dict.fromkeys(target.workload for target in targets):
         trace = generate(
@@ -75,6 +109,28 @@ def fit(
     """Adjust the `free` parameters of `start` until the fitted targets are met in the least-squares sense.
 
     Errors count in units of each target's tolerance. Targets with `fitted` false are evaluated at the end only.
+
+    Parameters
+    ----------
+    geometry
+        Shape of the traces.
+    targets
+        Statistics and their values, each with a tolerance.
+    workloads
+        Lengths of the traces, by the names that targets use.
+    seed
+        Of the generator.
+    start
+        Style whose other parameters stay.
+    free
+        Names of the parameters to adjust.
+    max_evaluations
+        Most styles to try.
+
+    Returns
+    -------
+    FitResult
+        The style, all targets, and the root mean square error in tolerances.
 
     Raises
     ------
@@ -117,7 +173,26 @@ def nelder_mead(
     max_evaluations: int,
     spread: float = 1e-4,
 ) -> npt.NDArray[np.float64]:
-    """Lowest point found by a simplex of edge `step`, until its values differ by less than `spread`."""
+    """Lowest point found by a simplex of edge `step`, until its values differ by less than `spread`.
+
+    Parameters
+    ----------
+    function
+        What to make small.
+    start
+        (n,) point to start from.
+    step
+        Edge of the first simplex, in every direction.
+    max_evaluations
+        Most calls of `function`.
+    spread
+        Difference of values at which it stops.
+
+    Returns
+    -------
+    npt.NDArray[np.float64]
+        (n,) the lowest point.
+    """
     n = len(start)
     points = [start, *(start + step * np.eye(n)[i] for i in range(n))]
     values = [function(point) for point in points]

@@ -53,6 +53,20 @@ def measure(
 ) -> dict[str, float]:
     """Statistics `names` of the trace (`default_statistics` if None), of one MoE layer or of all.
 
+    Parameters
+    ----------
+    trace
+        The trace.
+    names
+        Statistics, as `repeat1` or `lru16`; the default ones if None.
+    layer
+        Index of one MoE layer; all if None.
+
+    Returns
+    -------
+    dict[str, float]
+        Value of each, by name.
+
     Raises
     ------
     TraceError
@@ -89,7 +103,22 @@ def measure(
 
 
 def lru_curve(trace: RoutingTrace, slots: Sequence[int], *, carried: bool = False) -> npt.NDArray[np.float64]:
-    """Hit rate over distinct look-ups of decode and verify events, for each number of slots a layer."""
+    """Hit rate over distinct look-ups of decode and verify events, for each number of slots a layer.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    slots
+        (n,) slots of a layer.
+    carried
+        Whether the cache outlives a request.
+
+    Returns
+    -------
+    npt.NDArray[np.float64]
+        (n,) hit rates, 0 to 1.
+    """
     pooled = np.concatenate([lru_distances(trace, i, carried=carried) for i in range(trace.geometry.n_layers)])
     return np.array([np.mean(pooled < n) for n in slots])
 
@@ -100,6 +129,20 @@ def lru_distances(trace: RoutingTrace, layer: int, *, carried: bool = False) -> 
     Event-atomic: distances are taken against the state before the event, then its experts become the most
     recent, in the trace's order. (An LRU of n slots holds the n most recent experts whatever n is, Mattson et
     al. 1970, so one pass gives the whole curve.) `NEVER` at first touches.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    layer
+        Index of the MoE layer.
+    carried
+        Whether the cache outlives a request.
+
+    Returns
+    -------
+    IntArray
+        (look-ups of the layer,) distances in experts.
     """
     chosen = np.flatnonzero(_generation(trace) & (trace.event_layer == layer))
     offsets, keys = trace.event_offsets, trace.keys

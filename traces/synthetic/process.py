@@ -44,7 +44,22 @@ def normals(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
 
 
 def skewed(value: FloatArray, deviation: float, g: float) -> FloatArray:
-    """Normal `value` of standard `deviation`, left-skewed by Tukey's `g`, with the same mean 0 and deviation."""
+    """Normal `value` of standard `deviation`, left-skewed by Tukey's `g`, with the same mean 0 and deviation.
+
+    Parameters
+    ----------
+    value
+        Draws of mean 0.
+    deviation
+        Their standard deviation.
+    g
+        Skewness parameter, 0 for none.
+
+    Returns
+    -------
+    FloatArray
+        Draws of the same shape.
+    """
     if g < SMALLEST_G or deviation == 0.0:
         return value
     mean = -np.expm1(g * g / 2) / g
