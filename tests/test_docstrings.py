@@ -10,7 +10,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("expert_residency", "traces", "hwmodels", "policies", "sim")
-WRITTEN: tuple[str, ...] = ()
+WRITTEN = (
+    "expert_residency/",
+    "traces/",
+    "hwmodels/calibrate/",
+    "hwmodels/executor/",
+    "hwmodels/profile.py",
+    "hwmodels/ram.py",
+    "hwmodels/vram.py",
+    "policies/",
+    "sim/residency/",
+    "sim/live/",
+    "sim/split/",
+    "sim/validation/",
+    "sim/testing/",
+    "sim/report/",
+)
 """Rooms in which every such function has its sections."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

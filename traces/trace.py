@@ -254,14 +254,14 @@ def assemble(
 
     Parameters
     ----------
+    geometry
+        Shape and sizes.
     pass_request, pass_phase, pass_emits : (P,)
         Table of passes.
     row_pass, row_layer, row_position, row_counts : (R,)
         Pass, layer *index*, context position and k of each row.
     row_experts, row_weights, row_residency : (N,)
         Flat, N = sum of `row_counts`.
-    geometry
-        Shape and sizes.
     meta
         Where the trace comes from.
 

@@ -136,12 +136,12 @@ def fit_cardless(sizes: LiveSizes, dense_rows: int, latency_ns: float) -> Callab
 
     Parameters
     ----------
+    sizes
+        Bytes of the model.
     dense_rows
         Rows of the smaller dense part that was measured.
     latency_ns
         Of a small read of the cold file.
-    sizes
-        Bytes of the model.
 
     Returns
     -------

@@ -96,12 +96,12 @@ def calibrate(
         CPU threads; see `default_workers`.
     rounds
         Rounds of every measurement.
+    progress
+        Told what is measured next.
     between
         With a card or `cardless`, called after every round: live runs that are to meet the same machine. It is
         told the state of the page cache that is measured: with a card always warm; without one first warm, then
         cold, since a machine that has just dropped its page cache is slower for a while.
-    progress
-        Told what is measured next.
 
     Returns
     -------

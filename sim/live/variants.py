@@ -152,8 +152,17 @@ def run_in_turn(
 
     Parameters
     ----------
+    outcomes
+        Arms with their schedules; results are added to them.
     run
         Loads and runs a schedule once.
+    progress
+        Told what runs next.
+
+    Returns
+    -------
+    Iterator[None]
+        Nothing; each `next` has run one more.
     """
     for number in itertools.count():
         order = list(outcomes)
@@ -172,12 +181,21 @@ def to_rows(
 
     Parameters
     ----------
+    outcomes
+        Arms with their rounds.
     machine
         Columns that say where and when it was run.
+    trace
+        What they ran.
     warmup
         Passes that are not counted.
     usual
         Quantile of each pass over the rounds: the median, or lower where much else runs on the machine.
+
+    Returns
+    -------
+    list[dict[str, Any]]
+        Rows by column; speeds in tokens/s.
     """
     geometry = trace.geometry
     rows = []

@@ -25,6 +25,15 @@ def draw_break_even(study: Study, path: Path, title: str) -> None:
 
     Predictors that need no knowledge of the future stand in the panel of one layer.
 
+    Parameters
+    ----------
+    study
+        Speeds over the grid.
+    path
+        Picture to write; the suffix says the format.
+    title
+        Above the picture.
+
     Raises
     ------
     SimError

@@ -14,7 +14,22 @@ T = TypeVar("T")
 
 
 def kept_with(trace: RoutingTrace, name: str, make: Callable[[], T]) -> T:
-    """What `make` makes of a trace, made once and kept as long as the trace, like its own cached properties."""
+    """What `make` makes of a trace, made once and kept as long as the trace, like its own cached properties.
+
+    Parameters
+    ----------
+    trace
+        What it is kept with.
+    name
+        By which it is found again.
+    make
+        Called once.
+
+    Returns
+    -------
+    T
+        What it made.
+    """
     kept: dict[str, T] = trace.__dict__.setdefault("_kept", {})
     if name not in kept:
         kept[name] = make()
@@ -27,7 +42,22 @@ def make_future(trace: RoutingTrace) -> Future:
 
 
 def future_of(keys: list[int], offsets: list[int], prompt: list[int]) -> Future:
-    """The future of any steps."""
+    """The future of any steps.
+
+    Parameters
+    ----------
+    keys
+        (look-ups,) keys.
+    offsets
+        (steps + 1,) first look-up of each step.
+    prompt
+        (keys,) rows of prefill passes that want each key.
+
+    Returns
+    -------
+    Future
+        What an oracle is given, as lists.
+    """
     next_use = [0] * len(keys)
     first_use, counts = [NEVER] * len(prompt), [0] * len(prompt)
     link_uses(keys, offsets, next_use, first_use, counts)
@@ -35,7 +65,21 @@ def future_of(keys: list[int], offsets: list[int], prompt: list[int]) -> Future:
 
 
 def link_uses(keys: Ints, offsets: Ints, next_use: Ints, first_use: Ints, counts: Ints) -> None:
-    """Fill in the next use of each look-up, and of each key (given as NEVER and 0) the first use and the count."""
+    """Fill in the next use of each look-up, and of each key (given as NEVER and 0) the first use and the count.
+
+    Parameters
+    ----------
+    keys
+        (look-ups,) keys.
+    offsets
+        (steps + 1,) first look-up of each step.
+    next_use
+        (look-ups,) written: next step that wants the same key.
+    first_use
+        (keys,) given as NEVER, written: first step that wants each key.
+    counts
+        (keys,) given as 0, written: steps that want each key.
+    """
     for event in range(len(offsets) - 2, -1, -1):
         for i in range(offsets[event], offsets[event + 1]):
             key = keys[i]

@@ -29,7 +29,27 @@ LISTS = Lists()
 
 
 def make_pool(geometry: ModelGeometry, capacity: Capacity, layer_card: Sequence[int] | None = None) -> Pool:
-    """The policy's view of the caches of all cards (one card unless `layer_card` says otherwise)."""
+    """The policy's view of the caches of all cards (one card unless `layer_card` says otherwise).
+
+    Parameters
+    ----------
+    geometry
+        The model.
+    capacity
+        Bytes or slots, with quotas worked out.
+    layer_card
+        (layers,) card of each layer.
+
+    Returns
+    -------
+    Pool
+        Sizes and capacities in bytes.
+
+    Raises
+    ------
+    SimError
+        Capacities that do not match cards or layers.
+    """
     layer_card = layer_card or (0,) * geometry.n_layers
     room = capacity.per_scope(geometry, layer_card)
     scope_of_layer = list(range(geometry.n_layers)) if capacity.scope == "layer" else list(layer_card)
@@ -54,6 +74,8 @@ def check_room(pool: Pool, *, none: bool = False) -> None:
 
     Parameters
     ----------
+    pool
+        Sizes and capacities.
     none
         A scope of exactly 0 bytes is meant: no cache there, and every look-up is a miss.
 
@@ -155,6 +177,20 @@ class CachePool:
         """Make room for `key` and insert it; False if it is turned away. `evicted` lists who left.
 
         With `forced` the event's own members may make room when nothing else is left (a new wave).
+
+        Parameters
+        ----------
+        key
+            An expert that is not resident.
+        index
+            Running number of the event.
+        forced
+            Whether members of the event may leave when nothing else is left.
+
+        Returns
+        -------
+        bool
+            Whether it is resident now.
         """
         pool = self.pool
         self.evicted = []
@@ -191,7 +227,22 @@ class CachePool:
             self._remove(victim)
 
     def adapt(self, pass_index: int, newcomers: list[int], victims: list[int]) -> int:
-        """Ask a periodic policy for its swaps after pass `pass_index`; returns how many it wrote down."""
+        """Ask a periodic policy for its swaps after pass `pass_index`; returns how many it wrote down.
+
+        Parameters
+        ----------
+        pass_index
+            Number of the pass that ended.
+        newcomers
+            (keys,) written: keys that get a slot.
+        victims
+            (keys,) written: the key that leaves for each, or -1.
+
+        Returns
+        -------
+        int
+            How many swaps were written.
+        """
         return self.admission.pass_done(self.admission_state, pass_index, self.resident, newcomers, victims)
 
     def swap(self, newcomer: int, victim: int) -> None:
@@ -218,5 +269,20 @@ class CachePool:
 
 
 def start_placement(pool: CachePool, placement: PlacementPolicy, future: Future | None) -> list[int]:
-    """Fill the cache as the placement says; returns the keys placed."""
+    """Fill the cache as the placement says; returns the keys placed.
+
+    Parameters
+    ----------
+    pool
+        An empty cache.
+    placement
+        The initial placement.
+    future
+        What comes, for placements that need it.
+
+    Returns
+    -------
+    list[int]
+        Keys, hottest first.
+    """
     return pool.place(placement.rank(pool.pool, future if placement.needs_future else None))

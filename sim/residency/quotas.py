@@ -24,6 +24,20 @@ from expert_residency.traces import RoutingTrace
 def share_out(trace: RoutingTrace, capacity: Capacity, layer_card: Sequence[int] | None = None) -> Capacity:
     """The same capacity with quotas in bytes; unchanged where they are equal.
 
+    Parameters
+    ----------
+    trace
+        What a placement ranks by.
+    capacity
+        As asked.
+    layer_card
+        (layers,) card of each layer; one card if None.
+
+    Returns
+    -------
+    Capacity
+        Bytes of each layer under scope `layer`.
+
     Raises
     ------
     SimError, PolicyError

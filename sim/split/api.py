@@ -40,6 +40,11 @@ def split(
     choices
         Further fields of `sim.split.study.Question`.
 
+    Returns
+    -------
+    Study
+        Every placement that was planned, the best of them simulated.
+
     Raises
     ------
     SimError, TraceError, HardwareError

@@ -128,6 +128,20 @@ class HostSide:
         """Host of a profile; `ram_bytes` replaces the memory that is fitted.
 
         What the profile cannot page-lock of its own memory, it cannot of another amount either.
+
+        Parameters
+        ----------
+        profile
+            Whose processor, memory and drive they are.
+        family
+            Quantization family of the experts.
+        ram_bytes
+            Memory that is fitted; the profile's own if None.
+
+        Returns
+        -------
+        HostSide
+            Whole bytes and MB/s.
         """
         cpu, disk, ram = profile.cpu, profile.disk, profile.ram
         total = ram.total_bytes if ram_bytes is None else ram_bytes
@@ -162,6 +176,20 @@ def together_mb_per_s(cards: tuple[Card, ...], host: HostSide) -> int:
 
 def handoff_ns(before: Card, after: Card, nbytes: int, *, p2p: bool) -> int:
     """Time to hand `nbytes` from one card to the next, at the slower of the two links.
+
+    Parameters
+    ----------
+    before, after
+        Cards of two stages that follow each other.
+    nbytes
+        Activations of all rows.
+    p2p
+        Peer to peer, not through host memory.
+
+    Returns
+    -------
+    int
+        Ns.
 
     Raises
     ------

@@ -114,10 +114,19 @@ class LayerTimes:
 
         Parameters
         ----------
+        card
+            The card that runs it.
+        layer
+            MoE layer, from 0.
         slots
             Experts of the layer in the card's cache.
         level
             Experts of the layer that are in VRAM or RAM; those beyond are read from the drive.
+
+        Returns
+        -------
+        int
+            Ns.
         """
         key = (card, layer, slots, min(level, self.geometry.experts))
         if key not in self._known:
@@ -146,7 +155,22 @@ class LayerTimes:
         return self.preset.pass_ns + round((self.curve.rows - 1) * self.preset.draft_ns)
 
     def experts_ns(self, card: Card, layer: int, slots: int) -> int:
-        """Mean time of the experts of `layer` alone, with `slots` of them on the card and the rest in RAM."""
+        """Mean time of the experts of `layer` alone, with `slots` of them on the card and the rest in RAM.
+
+        Parameters
+        ----------
+        card
+            The card that runs it.
+        layer
+            MoE layer, from 0.
+        slots
+            Experts of the layer in the card's cache.
+
+        Returns
+        -------
+        int
+            Ns.
+        """
         return self.layer_ns(card, layer, slots, self.geometry.experts) - self.fixed_ns(card, layer)
 
     def head_ns(self, card: Card) -> int:

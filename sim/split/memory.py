@@ -66,7 +66,24 @@ class Needs:
     stage_reserve_bytes: int = STAGE_RESERVE_BYTES
 
     def budget(self, card: Card, stage: int, stages: int, first: int, end: int) -> VramBudget:
-        """Memory of `card` as stage `stage` of `stages` with layers `first` to `end - 1`."""
+        """Memory of `card` as stage `stage` of `stages` with layers `first` to `end - 1`.
+
+        Parameters
+        ----------
+        card
+            The card.
+        stage
+            Its place in the order of stages, from 0.
+        stages
+            How many there are.
+        first, end
+            MoE layers from `first` to `end - 1`.
+
+        Returns
+        -------
+        VramBudget
+            Lines in bytes, and what they leave for experts.
+        """
         geometry, last = self.geometry, stage == stages - 1
         dense = sum(geometry.dense_bytes[first:end] if self.carve else geometry.dense_bytes)
         lines = [Line("reserve", card.reserve_bytes, "profile"), Line("dense weights", dense, geometry.source)]
@@ -96,12 +113,21 @@ def needs_of(
 
     Parameters
     ----------
+    geometry
+        The model.
     context, kv_type, kv_resident
         As in `hwmodels.vram.session_lines`.
     session_bytes
         Bytes of the session a card, for models whose context is not known line by line.
     draft
         With the draft layer (multi-token prediction).
+    carve
+        Whether a card holds only the dense weights of its own layers.
+
+    Returns
+    -------
+    Needs
+        Bytes by line.
 
     Raises
     ------
@@ -144,6 +170,11 @@ def spread_slots(cache_bytes: int, expert_bytes: Sequence[int], experts: int) ->
         Bytes of one expert of each layer.
     experts
         Experts of a layer.
+
+    Returns
+    -------
+    tuple[int, ...]
+        Slots, one number a layer.
     """
     sizes = [slot_bytes(size) for size in expert_bytes]
     each = min(experts, cache_bytes // sum(sizes))
@@ -202,8 +233,21 @@ def ram_need(
 
     Parameters
     ----------
+    needs
+        Of the model.
+    mode
+        How the host holds experts.
+    ram_bytes
+        Memory that is fitted.
     on_cards_bytes
         Experts in VRAM.
+    headroom_bytes
+        Memory that is left free.
+
+    Returns
+    -------
+    RamNeed
+        Bytes by what they are for.
     """
     everything = needs.geometry.all_expert_bytes
     complement = everything if mode == "arena" else everything - on_cards_bytes

@@ -94,6 +94,11 @@ class Planner:
             Only this order of cards.
         first_layers
             Only splits that give the first card so many layers.
+
+        Returns
+        -------
+        Placement | None
+            The placement, or None.
         """
         self.visited, self.shortfall, self._limit = 0, None, None
         found: _Fit | None = None

@@ -143,6 +143,15 @@ def in_gb(nbytes: int | None) -> str:
 def plot(path: Path, points: Sequence[tuple[int, Placement | None]], title: str) -> None:
     """Tokens/s against layers on the first card, the best marked, splits that do not fit shaded.
 
+    Parameters
+    ----------
+    path
+        Picture to write; the suffix says the format.
+    points
+        Layers on the first card, and the best placement with so many, or None.
+    title
+        Above the picture.
+
     Raises
     ------
     SimError

@@ -96,6 +96,11 @@ def parse_rules(overrides: Sequence[str], n_cpu_moe: int = 0, layer_ids: Sequenc
     layer_ids
         MoE layers as the model numbers them.
 
+    Returns
+    -------
+    list[Rule]
+        The rules.
+
     Raises
     ------
     SimError
@@ -133,6 +138,20 @@ def tensor(layer_id: int, kind: str) -> str:
 def place(geometry: ModelGeometry, rules: Sequence[Rule], home: Sequence[int]) -> list[tuple[int, int, int]]:
     """Device of the three tensors of each layer; `home` is the card of each layer.
 
+    Parameters
+    ----------
+    geometry
+        The model.
+    rules
+        From `parse_rules`; the first that matches counts.
+    home
+        (layers,) card that runs each layer.
+
+    Returns
+    -------
+    list[tuple[int, int, int]]
+        (layers,) devices of the three tensors, in the order of `KINDS`.
+
     Raises
     ------
     SimError
@@ -163,6 +182,11 @@ def report(problem: Problem, rules: Sequence[Rule], layers_each: Sequence[int]) 
         From `parse_rules`.
     layers_each
         Layers that run on each card (`-ts`), which is where their experts stay unless a rule moves them.
+
+    Returns
+    -------
+    RulesReport
+        Devices, warnings, and the estimated speed.
 
     Raises
     ------

@@ -180,6 +180,11 @@ def sets_of_cards(
     low, high
         Smallest and largest number of cards; by default 1 copy of a single name, any selection of several.
 
+    Returns
+    -------
+    tuple[tuple[str, ...], ...]
+        Names of each set.
+
     Raises
     ------
     SimError
@@ -208,10 +213,19 @@ def study(
 
     Parameters
     ----------
+    question
+        What is asked.
     trace
         Whose routing gives the hit curve; of the model's shape, windows composed if wanted.
     profiles
         By the names that the question uses.
+    progress
+        Told what is done next.
+
+    Returns
+    -------
+    Study
+        Every placement that was planned, the best of them simulated.
 
     Raises
     ------

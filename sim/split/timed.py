@@ -56,10 +56,25 @@ def simulate_placement(
 
     Parameters
     ----------
-    profiles
-        Of the cards, by name; processor, memory and drive are taken from `host`.
+    placement
+        Cards, layers and slots.
     trace
         The trace from which the hit curve was measured, with the placement's byte sizes.
+    profiles
+        Of the cards, by name; processor, memory and drive are taken from `host`.
+    host
+        Profile of processor, memory and drive.
+    engine
+        Preset.
+    miss
+        Miss mode.
+    p2p
+        Whether cards hand over peer to peer.
+
+    Returns
+    -------
+    Simulated
+        Its speed, hit rate and admission policy.
 
     Raises
     ------

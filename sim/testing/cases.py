@@ -13,7 +13,28 @@ PHASES = (Phase.DECODE, Phase.DECODE, Phase.DECODE, Phase.VERIFY, Phase.PREFILL)
 def random_trace(
     seed: int, *, layers: int = 3, experts: int = 7, top_k: int = 2, passes: int = 60, uniform: bool = False
 ) -> RoutingTrace:
-    """A seeded trace; popular experts are wanted more often, and every fifth pass or so has many rows."""
+    """A seeded trace; popular experts are wanted more often, and every fifth pass or so has many rows.
+
+    Parameters
+    ----------
+    seed
+        Of the draws.
+    layers
+        MoE layers.
+    experts
+        Experts of a layer.
+    top_k
+        Experts of a row.
+    passes
+        Passes of the trace.
+    uniform
+        Whether all experts have one size.
+
+    Returns
+    -------
+    RoutingTrace
+        The trace.
+    """
     rng = random.Random(seed)
     sizes = tuple(10 if uniform else 10 + 3 * layer for layer in range(layers))
     geometry = ModelGeometry("random", tuple(range(layers)), experts, top_k, sizes, (1,) * layers)

@@ -18,7 +18,22 @@ class Arrays:
 
     @staticmethod
     def ints(n: int, fill: int = 0, most: int | None = None) -> Any:
-        """`n` integers, all `fill`."""
+        """`n` integers, all `fill`.
+
+        Parameters
+        ----------
+        n
+            Length.
+        fill
+            First value of every entry.
+        most
+            Not used: arrays have 64 bits.
+
+        Returns
+        -------
+        Any
+            (n,) int64.
+        """
         return np.full(n, fill, dtype=np.int64)
 
     @staticmethod

@@ -50,12 +50,21 @@ def proposals(
 
     Parameters
     ----------
+    policy
+        The prefetch policy.
+    trace
+        What it is shown.
     arrays
         Keep its state in numpy arrays.
     compiled
         Also compile its functions with numba.
     as_strict
         Keep it in lists that take no negative index.
+
+    Returns
+    -------
+    Proposals
+        One list an event.
     """
     pool = make_pool(trace.geometry, Capacity(slots_per_layer=trace.geometry.top_k))
     future = make_future(trace) if policy.needs_future else None

@@ -39,7 +39,19 @@ def declared(policy: Policy, kind: type[Policy]) -> None:
 
 
 def same_on(pool_type: type[CachePool], policy: Policy, replayed: Replayed, otherwise: str) -> None:
-    """A policy that says it can be compiled hits the same in another kind of cache; `otherwise` says if not."""
+    """A policy that says it can be compiled hits the same in another kind of cache; `otherwise` says if not.
+
+    Parameters
+    ----------
+    pool_type
+        The other cache.
+    policy
+        Checked if it says `compiled`.
+    replayed
+        Replays a trace at a capacity in a cache of the given type.
+    otherwise
+        What to say if the two differ.
+    """
     if not policy.compiled:
         return
     for seed in SEEDS:

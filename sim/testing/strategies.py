@@ -13,7 +13,26 @@ from expert_residency.traces import ModelGeometry, Phase, RoutingTrace, TraceBui
 def geometries(
     draw: DrawFn, *, max_layers: int = 3, max_experts: int = 6, max_top_k: int = 3, uniform: bool = False
 ) -> ModelGeometry:
-    """Small models; layer ids with gaps, expert sizes that differ between layers unless `uniform`."""
+    """Small models; layer ids with gaps, expert sizes that differ between layers unless `uniform`.
+
+    Parameters
+    ----------
+    draw
+        Given by hypothesis.
+    max_layers
+        Most MoE layers.
+    max_experts
+        Most experts of a layer.
+    max_top_k
+        Most experts of a row.
+    uniform
+        Whether all experts have 1 byte.
+
+    Returns
+    -------
+    ModelGeometry
+        The geometry.
+    """
     experts = draw(st.integers(1, max_experts))
     top_k = draw(st.integers(1, min(max_top_k, experts)))
     layer_ids = tuple(sorted(draw(st.sets(st.integers(0, 9), min_size=1, max_size=max_layers))))
@@ -33,10 +52,17 @@ def traces(
 
     Parameters
     ----------
+    draw
+        Given by hypothesis.
     geometry
         Strategy for the model; `geometries()` by default.
     max_passes, max_rows
         Most passes, and most rows of each.
+
+    Returns
+    -------
+    RoutingTrace
+        The trace.
     """
     model = draw(geometries() if geometry is None else geometry)
     builder = TraceBuilder(model)

@@ -34,7 +34,22 @@ class StrictLists:
 
     @staticmethod
     def ints(n: int, fill: int = 0, most: int | None = None) -> Ints:
-        """`n` integers, all `fill`."""
+        """`n` integers, all `fill`.
+
+        Parameters
+        ----------
+        n
+            Length.
+        fill
+            First value of every entry.
+        most
+            Promised upper limit, which every write is held to.
+
+        Returns
+        -------
+        Ints
+            (n,) integers.
+        """
         made = Strict([fill] * n)
         made.most = most
         return made

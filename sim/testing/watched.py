@@ -41,7 +41,22 @@ class WatchedPool(CachePool):
         return super().lookup(index, keys)
 
     def adapt(self, pass_index: int, newcomers: list[int], victims: list[int]) -> int:
-        """The pass is over: nobody must stay."""
+        """The pass is over: nobody must stay.
+
+        Parameters
+        ----------
+        pass_index
+            Number of the pass that ended.
+        newcomers
+            (keys,) written: keys that get a slot.
+        victims
+            (keys,) written: the key that leaves for each, or -1.
+
+        Returns
+        -------
+        int
+            How many swaps were written.
+        """
         self._wanted = []
         return super().adapt(pass_index, newcomers, victims)
 
@@ -113,7 +128,26 @@ def replay_watched(
     placement: PlacementPolicy | None = None,
     pool_type: type[CachePool] = WatchedPool,
 ) -> tuple[list[int], CachePool]:
-    """Event-atomic replay, step by step; returns the hits and the cache at the end."""
+    """Event-atomic replay, step by step; returns the hits and the cache at the end.
+
+    Parameters
+    ----------
+    trace
+        What is replayed.
+    eviction, admission
+        The policies.
+    capacity
+        Cache capacity.
+    placement
+        Initial placement; an empty cache if None.
+    pool_type
+        The cache, which checks each step.
+
+    Returns
+    -------
+    tuple[list[int], CachePool]
+        (look-ups,) 1 for a hit, and the cache.
+    """
     pool = make_pool(trace.geometry, capacity)
     future = make_future(trace)
     cache = pool_type(pool, eviction, admission, future)

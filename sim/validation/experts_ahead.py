@@ -50,7 +50,22 @@ WORKLOADS = (
 
 
 def make_trace(workload: Workload, seed: int, geometry: ModelGeometry | None = None) -> RoutingTrace:
-    """Windows of the accepted token and one rejected draft."""
+    """Windows of the accepted token and one rejected draft.
+
+    Parameters
+    ----------
+    workload
+        The published row.
+    seed
+        Of the generator.
+    geometry
+        The model; the published one if None.
+
+    Returns
+    -------
+    RoutingTrace
+        The trace.
+    """
     geometry = geometry or load_model(MODEL)
     return generate(
         geometry,
@@ -69,7 +84,22 @@ def capacity(geometry: ModelGeometry, slots: int = SLOTS) -> Capacity:
 
 
 def quality_for(trace: RoutingTrace, room: Capacity, hits: float) -> float:
-    """`hits` of placement `matched` with which a fixed set serves this share of the *routed* pairs."""
+    """`hits` of placement `matched` with which a fixed set serves this share of the *routed* pairs.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    room
+        Cache capacity.
+    hits
+        Share of routed pairs, 0 to 1.
+
+    Returns
+    -------
+    float
+        `hits` of the placement, 0 to 1.
+    """
     pool, future = make_pool(trace.geometry, room), make_future(trace)
     rows = np.bincount(trace.keys, weights=trace.rows_wanting, minlength=pool.keys)
     low, high = 0.0, 1.0
@@ -90,7 +120,26 @@ def routed_hits(result: RunResult) -> float:
 def run_arm(
     trace: RoutingTrace, hits: float, profile: HardwareProfile, *, adapts: bool, slots: int = SLOTS
 ) -> RunResult:
-    """One arm whose start profile serves `hits` of the routed pairs."""
+    """One arm whose start profile serves `hits` of the routed pairs.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    hits
+        Share of routed pairs that the residents at the start serve, 0 to 1.
+    profile
+        The machine.
+    adapts
+        Whether residents change between passes.
+    slots
+        Cache capacity in experts.
+
+    Returns
+    -------
+    RunResult
+        The run.
+    """
     room = capacity(trace.geometry, slots)
     spec = RunSpec(
         (MACHINE,),
@@ -104,7 +153,22 @@ def run_arm(
 
 
 def start_hits(trace: RoutingTrace, wanted: float, profile: HardwareProfile) -> float:
-    """Hit rate of the start profile with which the run, its adaptive tier included, has `wanted`."""
+    """Hit rate of the start profile with which the run, its adaptive tier included, has `wanted`.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    wanted
+        Hit rate of the published row, 0 to 1.
+    profile
+        The machine.
+
+    Returns
+    -------
+    float
+        Hit rate at the start, 0 to 1.
+    """
     gained = routed_hits(run_arm(trace, wanted, profile, adapts=True)) - wanted
     return wanted - gained
 
@@ -150,6 +214,20 @@ def fit_rate(traces: Sequence[RoutingTrace], starts: Sequence[float], profile: H
     """Rate of the page cache that fits the normal arms best, in the logarithm of time.
 
     A token takes a + b / rate very nearly; two runs give a and b of each arm, and the rate follows.
+
+    Parameters
+    ----------
+    traces
+        One of each workload.
+    starts
+        Hit rate of each at the start, 0 to 1.
+    profile
+        The machine.
+
+    Returns
+    -------
+    float
+        GB/s.
     """
     first = profile.cpu.expert_gb_per_s.page_cache.default.value
     rates = np.array([first, 1.25 * first])

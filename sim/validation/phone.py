@@ -82,7 +82,22 @@ def read_wall_ms(path: str | Path) -> list[float]:
 
 
 def predict_wall_ms(trace: RoutingTrace, cache_mib: int, fit: PhoneFit | None = None) -> list[float]:
-    """Wall time of each decoded token, in ms."""
+    """Wall time of each decoded token, in ms.
+
+    Parameters
+    ----------
+    trace
+        The recorded run.
+    cache_mib
+        Capacity of the expert cache.
+    fit
+        Factors on the profile; none if None.
+
+    Returns
+    -------
+    list[float]
+        (tokens,) ms.
+    """
     profile = (fit or PhoneFit()).apply(load_profile(MACHINE))
     spec = RunSpec((MACHINE,), Capacity(total_bytes=cache_mib * MIB), engine=ENGINE, host="flash", eviction="lru")
     result = simulate(trace, spec, profiles=(profile,))
@@ -90,7 +105,24 @@ def predict_wall_ms(trace: RoutingTrace, cache_mib: int, fit: PhoneFit | None = 
 
 
 def fit_tokens(trace: RoutingTrace, cache_mib: int, wall_ms: Sequence[float], tokens: int = 40) -> PhoneFit:
-    """Factors with the least sum of absolute errors over the first tokens (the phone has outliers)."""
+    """Factors with the least sum of absolute errors over the first tokens (the phone has outliers).
+
+    Parameters
+    ----------
+    trace
+        The recorded run.
+    cache_mib
+        Capacity of the expert cache.
+    wall_ms
+        (tokens,) measured.
+    tokens
+        How many of them are used.
+
+    Returns
+    -------
+    PhoneFit
+        The factors.
+    """
     decoded = np.cumsum(trace.pass_phase != 0)
     head = trace.select_passes(decoded <= tokens)
 

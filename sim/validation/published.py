@@ -67,7 +67,24 @@ def union(rows: float) -> float:
 def window_of(
     run: StrataRun, preset: EnginePreset, profile: HardwareProfile, geometry: ModelGeometry
 ) -> Window | None:
-    """A row as a window; None if it prints neither a hit rate nor counts, or no time."""
+    """A row as a window; None if it prints neither a hit rate nor counts, or no time.
+
+    Parameters
+    ----------
+    run
+        The published row.
+    preset
+        Its engine.
+    profile
+        Its machine.
+    geometry
+        Its model.
+
+    Returns
+    -------
+    Window | None
+        Experts served a window, by tier.
+    """
     hits = run.hit_rate_pct
     if run.tok_s is None or hits is None or hits.high - hits.low > WIDEST_RANGE:
         return None
@@ -120,6 +137,11 @@ def predict_ms(
         The row; tables of its machine.
     fixed, processor, row
         Factors on the fixed part of a layer and pass, on the processor's rate, on the time of one more row.
+
+    Returns
+    -------
+    float
+        Ms.
     """
     layers, size = geometry.n_layers, geometry.expert_bytes[0]
     once = union(window.rows) / window.rows

@@ -61,13 +61,13 @@ def read(path: Path, model: ModelGeometry | None = None, prompt_tokens: int = 0)
 
     Parameters
     ----------
-    prompt_tokens
-        How many rows at the start are the prompt (token path, teacher forced): each such pass is prefill,
-        and positions count from 0. The format itself cannot tell.
     path
         The file, gzipped or not.
     model
         Shape and sizes, which the format lacks.
+    prompt_tokens
+        How many rows at the start are the prompt (token path, teacher forced): each such pass is prefill,
+        and positions count from 0. The format itself cannot tell.
 
     Returns
     -------

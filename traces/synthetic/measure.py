@@ -58,7 +58,7 @@ def measure(
     trace
         The trace.
     names
-        Statistics, as `repeat1` or `lru16`; the default ones if None.
+        Statistics, as `overlap@1` or `lru@16`; the default ones if None.
     layer
         Index of one MoE layer; all if None.
 
