@@ -100,6 +100,17 @@ def check_picture(path: str | os.PathLike[str]) -> None:
 def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int, **options: Any) -> None:
     """Write a figure of matplotlib.
 
+    Parameters
+    ----------
+    figure
+        A matplotlib figure.
+    path
+        Picture to write; the suffix says the format.
+    dpi
+        Dots an inch.
+    options
+        Of matplotlib's `savefig`.
+
     Raises
     ------
     FileError
