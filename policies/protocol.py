@@ -20,6 +20,10 @@ An event goes through the seam in this order:
 `victim` may return `incoming` itself, which means: do not admit it. It returns -1 if every resident is
 protected. A key is protected while `guard[key] >= tick`. Ties go to the older stamp, then to the lower key.
 
+What a policy need not do it leaves out: `learn`, `insert`, `remove`, `accepts` and `pass_done` of the base classes
+do nothing. So `type(policy).learn is AdmissionPolicy.learn` says that nothing is learned, and an engine may spare
+itself the call.
+
 Causal policies cannot see the future: only a class that declares `needs_future` is handed a `Future`.
 """
 
@@ -216,17 +220,14 @@ class EvictionPolicy(Policy, ABC):
         """
 
     @staticmethod
-    @abstractmethod
     def learn(state: Any, event: Event) -> None:
         """See one whole event; called once an event, before any admission of it."""
 
     @staticmethod
-    @abstractmethod
     def insert(state: Any, key: int) -> None:
         """`key` has become resident."""
 
     @staticmethod
-    @abstractmethod
     def remove(state: Any, key: int) -> None:
         """`key` is resident no more."""
 
@@ -266,7 +267,6 @@ class AdmissionPolicy(Policy, ABC):
         """Fresh state for one run."""
 
     @staticmethod
-    @abstractmethod
     def learn(state: Any, event: Event) -> None:
         """See one whole event, before `select`."""
 
@@ -377,7 +377,6 @@ class PrefetchPolicy(Policy, ABC):
         """
 
     @staticmethod
-    @abstractmethod
     def learn(state: Any, event: Event) -> None:
         """See one whole event; called when it is done."""
 

@@ -26,10 +26,6 @@ class Always(AdmissionPolicy):
         return ()
 
     @staticmethod
-    def learn(state: tuple[()], event: Event) -> None:
-        """Nothing to learn."""
-
-    @staticmethod
     def select(state: tuple[()], event: Event, misses: Ints, n: int) -> int:
         """All of them."""
         return n

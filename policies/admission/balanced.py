@@ -47,10 +47,6 @@ class Balanced(AdmissionPolicy):
         return state
 
     @staticmethod
-    def learn(state: BalancedState, event: Event) -> None:
-        """Nothing to learn."""
-
-    @staticmethod
     def select(state: BalancedState, event: Event, misses: Ints, n: int) -> int:
         """The whole number of copies that ends sooner."""
         share = state.share[event.layer]

@@ -40,10 +40,6 @@ class Cap(AdmissionPolicy):
         return CapState(self.per_event)
 
     @staticmethod
-    def learn(state: CapState, event: Event) -> None:
-        """Nothing to learn."""
-
-    @staticmethod
     def select(state: CapState, event: Event, misses: Ints, n: int) -> int:
         """The last few."""
         return last_first(misses, n, state.per_event)

@@ -38,10 +38,6 @@ class Fraction(AdmissionPolicy):
         return FractionState(self.share)
 
     @staticmethod
-    def learn(state: FractionState, event: Event) -> None:
-        """Nothing to learn."""
-
-    @staticmethod
     def select(state: FractionState, event: Event, misses: Ints, n: int) -> int:
         """The last share of them."""
         return last_first(misses, n, int(n * state.share))

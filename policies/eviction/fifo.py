@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
+from expert_residency.policies.protocol import Allocator, EvictionPolicy, Future, Ints, Pool
 from expert_residency.policies.structures import Links, first_free, links, push_back, unlink
 
 
@@ -35,10 +35,6 @@ class Fifo(EvictionPolicy):
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> FifoState:
         """Empty lists."""
         return FifoState(links(alloc, pool.keys, pool.scopes), pool.scope_of)
-
-    @staticmethod
-    def learn(state: FifoState, event: Event) -> None:
-        """Use does not matter."""
 
     @staticmethod
     def insert(state: FifoState, key: int) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
+from expert_residency.policies.protocol import Allocator, EvictionPolicy, Future, Ints, Pool
 from expert_residency.policies.structures import Packed, draw, packed, packed_add, packed_remove, seeded
 
 TRIES = 64
@@ -38,10 +38,6 @@ class Random(EvictionPolicy):
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> RandomState:
         """Seeded generator."""
         return RandomState(packed(alloc, pool), seeded(alloc, self.seed), pool.scope_of)
-
-    @staticmethod
-    def learn(state: RandomState, event: Event) -> None:
-        """Use does not matter."""
 
     @staticmethod
     def insert(state: RandomState, key: int) -> None:

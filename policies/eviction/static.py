@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Future, Pool
+from expert_residency.policies.protocol import Allocator, EvictionPolicy, Future, Pool
 
 
 @dataclass(frozen=True)
@@ -29,18 +29,6 @@ class Static(EvictionPolicy):
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> tuple[()]:
         """No state."""
         return ()
-
-    @staticmethod
-    def learn(state: tuple[()], event: Event) -> None:
-        """Use does not matter."""
-
-    @staticmethod
-    def insert(state: tuple[()], key: int) -> None:
-        """Nothing to remember."""
-
-    @staticmethod
-    def remove(state: tuple[()], key: int) -> None:
-        """Nothing to forget."""
 
     @staticmethod
     def victim(state: tuple[()], scope: int, incoming: int, guard: Sequence[int], tick: int) -> int:

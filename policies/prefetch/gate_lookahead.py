@@ -64,10 +64,6 @@ class GateLookahead(PrefetchPolicy):
         return GateLookaheadState(made[0], made[1], pool.layers, pool.experts, self.depth)
 
     @staticmethod
-    def learn(state: GateLookaheadState, event: Event) -> None:
-        """Nothing to learn."""
-
-    @staticmethod
     def propose(state: GateLookaheadState, event: Event, keys: Ints, deadlines: Ints) -> int:
         """The prediction for the event `depth` ahead."""
         ahead = event.number + state.depth

@@ -67,10 +67,6 @@ class GateLookaheadParametric(PrefetchPolicy):
         )  # fmt: skip
 
     @staticmethod
-    def learn(state: NoisyOracleState, event: Event) -> None:
-        """Nothing to learn."""
-
-    @staticmethod
     def propose(state: NoisyOracleState, event: Event, keys: Ints, deadlines: Ints) -> int:
         """The degraded set of the event `depth` ahead."""
         return propose_noisy(state, event, keys, deadlines)

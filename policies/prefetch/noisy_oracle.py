@@ -262,10 +262,6 @@ class NoisyOracle(PrefetchPolicy):
         )  # fmt: skip
 
     @staticmethod
-    def learn(state: NoisyOracleState, event: Event) -> None:
-        """Nothing to learn."""
-
-    @staticmethod
     def propose(state: NoisyOracleState, event: Event, keys: Ints, deadlines: Ints) -> int:
         """Degraded sets of the events ahead, nearest first."""
         return propose_noisy(state, event, keys, deadlines)

@@ -21,10 +21,6 @@ class NoPrefetch(PrefetchPolicy):
         return ()
 
     @staticmethod
-    def learn(state: tuple[()], event: Event) -> None:
-        """Nothing to learn."""
-
-    @staticmethod
     def propose(state: tuple[()], event: Event, keys: Ints, deadlines: Ints) -> int:
         """Nothing."""
         return 0

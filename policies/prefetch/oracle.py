@@ -54,10 +54,6 @@ class Oracle(PrefetchPolicy):
         return OracleState(future.keys, future.event_offsets, alloc.ints(1, -1), self.window)
 
     @staticmethod
-    def learn(state: OracleState, event: Event) -> None:
-        """Nothing to learn."""
-
-    @staticmethod
     def propose(state: OracleState, event: Event, keys: Ints, deadlines: Ints) -> int:
         """The next event's set, and those that have come into sight."""
         n = 0

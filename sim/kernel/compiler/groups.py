@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,11 @@ def _word(builder: Any, address: Any, at: int) -> Any:
     loaded = builder.load(builder.gep(base, [WORD(at)]))
     loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
     return loaded
+
+
+def kinds_of(groups: Mapping[str, Group]) -> dict[str, Any]:
+    """Types that annotations stand for (`link.Linker`): plain ones, and these groups by name."""
+    return {"int": types.int64, "bool": types.boolean, "None": types.void, **groups}
 
 
 def group_at(kind: Group) -> Any:

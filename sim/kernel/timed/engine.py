@@ -5,16 +5,15 @@ same integers.
 from __future__ import annotations
 
 import contextlib
-import dis
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from numba.core import types
 
 from expert_residency.errors import CompileError, SimError
+from expert_residency.policies.protocol import AdmissionPolicy, PrefetchPolicy
 from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.kernel.choice import timed_marker
 from expert_residency.sim.kernel.compiler.groups import (
@@ -25,6 +24,7 @@ from expert_residency.sim.kernel.compiler.groups import (
     fetch_line,
     group_at,
     has_raised,
+    kinds_of,
     marked,
 )
 from expert_residency.sim.kernel.compiler.link import compile_loop, run_kernel
@@ -95,6 +95,7 @@ class TimedKernel:
         admit = _Called(policy_calls.admit, cache.admission, asked, cache.admission_state, recorder)
         ahead = _Called(policy_calls.ahead, prefetch, proposing, state, recorder)
         self._kept = (evict, admit, ahead)
+        admission = type(cache.admission)
         calls = made.calls._replace(
             evict_code=evict.code,
             evict_table=evict.address,
@@ -102,11 +103,11 @@ class TimedKernel:
             evict_width=max((column.strides[0] for column in apart), default=0),
             admit_code=admit.code,
             admit_table=admit.address,
-            admit_learns=int(not always(cache.admission.learn, None)),
-            admit_asks=int(not always(cache.admission.accepts, True)),
+            admit_learns=int(admission.learn is not AdmissionPolicy.learn),
+            admit_asks=int(admission.accepts is not AdmissionPolicy.accepts),
             ahead_code=ahead.code,
             ahead_table=ahead.address,
-            ahead_learns=int(not always(prefetch.learn, None)),
+            ahead_learns=int(type(prefetch).learn is not PrefetchPolicy.learn),
         )
         self.tables = made._replace(calls=calls)
 
@@ -189,12 +190,6 @@ class TimedKernel:
         cache.inactive_pages = int(self.tables.v[t.INACTIVE_PAGES])
 
 
-def always(function: Callable[..., Any], answer: Any) -> bool:
-    """Whether a function does nothing but give this answer, so that it need not be called."""
-    steps = [step for step in dis.get_instructions(function) if step.opname != "RESUME"]
-    return [step.opname for step in steps] == ["LOAD_CONST", "RETURN_VALUE"] and steps[0].argval is answer
-
-
 class _Called:
     """One policy, compiled, and the table that its code is given."""
 
@@ -239,9 +234,6 @@ def _policy(
 @functools.cache
 def _walk(spec: Spec) -> Any:
     group = Group(spec)
-    kinds = {
-        "Run": group, "Links": group.fields["engines"][1].fields["queues"][1], "int": types.int64,
-        "bool": types.boolean, "None": types.void,
-    }  # fmt: skip
+    kinds = kinds_of({"Run": group, "Links": group.fields["engines"][1].fields["queues"][1]})
     bound = {"run_at": group_at(group), "call": call, "fetch_line": fetch_line}
     return compile_loop(run_passes, bound, f"timed walk|{spec}", kinds=kinds)

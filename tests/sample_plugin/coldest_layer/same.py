@@ -27,10 +27,6 @@ class SameIds(PrefetchPolicy):
         return pool
 
     @staticmethod
-    def learn(state: Pool, event: Event) -> None:
-        """Nothing to learn."""
-
-    @staticmethod
     def propose(state: Pool, event: Event, keys: Ints, deadlines: Ints) -> int:
         """Same numbers, next layer."""
         layer = (event.layer + 1) % state.layers
