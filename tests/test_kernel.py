@@ -252,7 +252,7 @@ def test_a_stream_in_chunks_counts_as_the_whole(own_cache):
 def test_a_second_process_finds_the_compiled_kernel(own_cache):
     code = (
         "import sys; from expert_residency.sim.testing.cases import random_trace;"
-        "from expert_residency.sim.residency.pool import Capacity;"
+        "from expert_residency.sim.choices.capacity import Capacity;"
         "from expert_residency.sim.runs.replay import replay; import numba.core.event as event\n"
         "with event.install_recorder('numba:compile') as log:\n"
         "    replay(random_trace(1), 'fifo', Capacity(total_bytes=100), simulator='kernel')\n"
@@ -265,12 +265,12 @@ def test_a_second_process_finds_the_compiled_kernel(own_cache):
     assert compiled[1] == 0
 
 
-def test_a_numba_with_other_steps_compiles_in_its_own_way(tmp_path):
+def test_a_numba_that_was_not_tried_compiles_in_its_own_way(tmp_path):
     """What is replaced of its code generator may be gone in another version: the same counts, compiled slower."""
     code = (
-        "from expert_residency.sim.kernel import parts; parts.STEPS = ('of another numba',)\n"
+        "from expert_residency.sim.kernel.compiler import tried; tried.TRIED = ()\n"
         "from expert_residency.sim.testing.cases import random_trace\n"
-        "from expert_residency.sim.residency.pool import Capacity\n"
+        "from expert_residency.sim.choices.capacity import Capacity\n"
         "from expert_residency.sim.runs.replay import replay\n"
         "print(replay(random_trace(1), 'fifo', Capacity(total_bytes=100), simulator='kernel').phases)"
     )
@@ -281,7 +281,10 @@ def test_a_numba_with_other_steps_compiles_in_its_own_way(tmp_path):
 
 
 def test_importing_compiles_nothing_and_loads_no_numba():
-    code = "import sys; from expert_residency.sim import curve, kernel, replay; print('numba' in sys.modules)"
+    code = (
+        "import sys; from expert_residency.sim import kernel\n"
+        "from expert_residency.sim.runs import curve, replay, simulate; print('numba' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -12,6 +12,7 @@ from typing import Literal
 from expert_residency.errors import SimError
 from expert_residency.policies.protocol import Policy
 from expert_residency.sim.kernel.compiler.link import cache_folder
+from expert_residency.sim.timed import rules
 
 Simulator = Literal["auto", "reference", "kernel"]
 SIMULATORS: tuple[Simulator, ...] = ("auto", "reference", "kernel")
@@ -76,7 +77,7 @@ def _choose(simulator: str, worth: bool, reason: str | None) -> Literal["referen
 def timed_marker() -> Path:
     """File that says that the timed kernel of these sources was compiled here before."""
     digest = hashlib.sha256()
-    for source in sorted(Path(__file__).parent.rglob("*.py")):
+    for source in [*sorted(Path(__file__).parent.rglob("*.py")), Path(rules.__file__)]:
         digest.update(source.read_bytes())
     if _has_numba():
         digest.update(importlib.metadata.version("numba").encode())

@@ -195,7 +195,7 @@ def _digest(path: str, mtime_ns: int) -> bytes:
 def _anchor(sources: set[str], label: str) -> Path | None:
     """Empty file beside which numba keeps one kernel; None if no place can be written or a source is no file."""
     digest = hashlib.sha256(label.encode())
-    own = {str(Path(__file__).with_name(f"{module}.py")) for module in ("groups", "link", "state", "views")}
+    own = {str(path) for path in Path(__file__).parent.glob("*.py")}
     files = sorted(own | sources - {FROM_FORM})
     if not all(map(os.path.isfile, files)):
         return None
