@@ -132,7 +132,8 @@ def test_a_measured_group_costs_what_was_measured(tmp_path):
 def test_more_bytes_of_a_group_never_take_less_time(sizes):
     points = [(1_000_000, 20_000), (2_000_000, 20_000), (4_000_000, 41_001), (4_000_001, 60_000)]
     costs = Costs(
-        [0], [0], [10**6], [400_000], [0], [points], [0], 0, [[0]], [1], 0, 0, 0, 0, 0, None,
+        [0], [0], [10**6], [400_000], [0], [0, len(points)], *map(list, zip(*points, strict=True)), [0], 0, [[0]],
+        [1], 0, 0, 0, 0, 0, None,
     )  # fmt: skip
     times = [costs.experts(0, nbytes, 1) for nbytes in sorted(sizes)]
     assert times == sorted(times)

@@ -46,36 +46,15 @@ def validate(
     from expert_residency.errors import SimError
     from expert_residency.sim.validation.cases import (
         SECTIONS,
-        exact_cases,
-        live_cases,
         load_bounds,
-        published_cases,
         summarize,
-        user_cases,
     )
 
     chosen = group or list(SECTIONS)
     for name in chosen:
         if name not in SECTIONS:
             raise SimError(f"unknown group {name!r} (known: {', '.join(SECTIONS)})")
-    cases: list[Case] = []
-    said: list[str] = []
-    if "exact" in chosen:
-        cases += exact_cases(exact or ())
-        if not exact:
-            said.append("exact: no trace with an engine's residency column was given (--exact FILE@CAPACITY)")
-    if "live" in chosen:
-        for folder in (None, *(live or ())):
-            cases += live_cases(folder)
-    if "published" in chosen:
-        cases += published_cases()
-        for path in published or ():
-            own, left = user_cases(path)
-            cases += own
-            if left:
-                said.append(
-                    f"{path}: {left} rows lack what a prediction needs (machine, model, hit rate or speed)"
-                )
+    cases, said = _cases(chosen, exact or [], live or [], published or [])
     summaries = summarize(cases, load_bounds())
     past = [f"{one.group}, {one.use}: {what}" for one in summaries for what in one.over(one.limit)]
     if json is not None:
@@ -102,6 +81,33 @@ def validate(
             typer.echo(f"past the limit: {line}")
     if check and past:
         raise typer.Exit(1)
+
+
+def _cases(
+    chosen: list[str], exact: list[str], live: list[Path], published: list[Path]
+) -> tuple[list[Case], list[str]]:
+    """Cases of the chosen groups, and what a reader must know of those that are missing."""
+    from expert_residency.sim.validation.cases import exact_cases, live_cases, published_cases, user_cases
+
+    cases: list[Case] = []
+    said: list[str] = []
+    if "exact" in chosen:
+        cases += exact_cases(exact)
+        if not exact:
+            said.append("exact: no trace with an engine's residency column was given (--exact FILE@CAPACITY)")
+    if "live" in chosen:
+        for folder in (None, *live):
+            cases += live_cases(folder)
+    if "published" in chosen:
+        cases += published_cases()
+        for path in published:
+            own, left = user_cases(path)
+            cases += own
+            if left:
+                said.append(
+                    f"{path}: {left} rows lack what a prediction needs (machine, model, hit rate or speed)"
+                )
+    return cases, said
 
 
 def _print_cases(cases: list[Case]) -> None:

@@ -23,6 +23,7 @@ from expert_residency.sim.residency.pool import CachePool, check_room, make_pool
 from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.runs.counts import ReplayResult, Run, count, counted, phase_passes, result_of
 from expert_residency.sim.runs.steps import Steps
+from expert_residency.sim.timed.rules import extra_waves
 from expert_residency.traces import Phase, RoutingTrace
 
 Contract = Literal["event", "sequential", "sequential-descending"]
@@ -190,10 +191,7 @@ def _run(cache: CachePool, steps: Steps, trace: RoutingTrace, lag_passes: int) -
         for key in keys:
             compulsory.append(1 - seen[key])
             seen[key] = 1
-        needed = sum(sizes[key] for key in keys)
-        room = capacity[scope_of[keys[0]]]
-        if needed > room:
-            waves += -(-needed // max(room, 1)) - 1
+        waves += extra_waves(sum(sizes[key] for key in keys), capacity[scope_of[keys[0]]])
         event = Event(step, number, layers[step], lo, keys, rows[lo:hi], hits, phases[number], requests[number])
         for position in cache.learn(event):
             if not cache.resident[keys[position]] and cache.admit(keys[position], step):

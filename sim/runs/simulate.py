@@ -31,7 +31,7 @@ from expert_residency.sim.timed.timeline import Timeline
 from expert_residency.traces import ModelGeometry, RoutingTrace
 
 if TYPE_CHECKING:
-    from expert_residency.policies.protocol import Allocator, Future
+    from expert_residency.policies.protocol import Allocator, Future, Pool
     from expert_residency.sim.kernel.compiler.state import Recorder
     from expert_residency.sim.kernel.timed.engine import TimedKernel
 
@@ -76,54 +76,74 @@ def prepare(
     MisfitError
         Valid choices on a machine that is too small for them.
     """
-    profiles = tuple(profiles or (load_profile(name) for name in spec.hardware))
+    preset = preset or load_engine(spec.engine)
+    machine = _machine(trace.geometry, spec, tuple(profiles or map(load_profile, spec.hardware)))
+    miss = _miss_mode(spec, preset)
+    chosen = _policies(spec)
+    eviction, admission = chosen.eviction, chosen.admission
+    placement = create("placement", spec.placement or eviction.default_placement)
+    look_ups = runs * trace.n_lookups
+    which = choose_timed(simulator, look_ups, eviction, admission, chosen.prefetch, timeline=timeline)
+    recorder = _recorder(trace) if which == "kernel" else None
+    if eviction.needs_future or chosen.prefetch.needs_future or placement.needs_future:
+        chosen.future = _future(trace, recorder is not None)
+    pool = _pool(trace, spec, machine)
+    _check_vram(machine, trace.geometry, pool.capacity, spec, chosen.insertion.staging_slots)
+    cache = CachePool(pool, eviction, admission, chosen.future, alloc=recorder or alloc)
+    ranked = placement.rank(pool, chosen.future if placement.needs_future else None)
+    placed = cache.place(ranked)
+    host_plan = plan_host(trace.geometry, machine.host, spec.host, on_card=placed, ranked=ranked)
+    cached = _page_cache(spec, machine.host, trace.geometry, host_plan, page_cache)
+    return Prepared(machine.cards, preset, machine, cache, chosen, miss, host_plan, cached, placed, recorder)
+
+
+def _machine(geometry: ModelGeometry, spec: RunSpec, profiles: tuple[HardwareProfile, ...]) -> Machine:
+    """The cards, and the layers that each of them runs."""
     if not profiles:
         raise SimError("no hardware chosen")
-    preset = preset or load_engine(spec.engine)
-    miss = spec.miss or preset.miss
-    if miss not in MISS_MODES:
-        raise SimError(f"unknown miss mode {miss!r} (known: {', '.join(MISS_MODES)})")
-    geometry = trace.geometry
     layers_each = spec.layers_each or (geometry.n_layers,) + (0,) * (len(profiles) - 1)
     if sum(layers_each) != geometry.n_layers or min(layers_each) < 0:
         raise SimError(f"stages of {list(layers_each)} layers do not add up to {geometry.n_layers} MoE layers")
     if len(spec.capacity.card_bytes or ()) > len(profiles):
         raise SimError(f"capacities of {len(spec.capacity.card_bytes or ())} card(s) given for {len(profiles)}")
-    machine = Machine.split(profiles, layers_each, p2p=spec.p2p)
-    eviction = create("eviction", spec.eviction)
-    admission = create("admission", spec.admission)
-    prefetch = create("prefetch", spec.prefetch)
-    placement = create("placement", spec.placement or eviction.default_placement)
-    policies = (eviction, admission, prefetch)
-    compiled = choose_timed(simulator, runs * trace.n_lookups, *policies, timeline=timeline) == "kernel"
-    oracle = eviction.needs_future or prefetch.needs_future or placement.needs_future
-    future = _future(trace, compiled) if oracle else None
-    pool = make_pool(geometry, share_out(trace, spec.capacity, machine.layer_card), machine.layer_card)
-    check_room(pool, none=True)
-    pool = pool._replace(
-        link_mb_per_s=[profiles[card].link.h2d_mb_per_s for card in machine.layer_card],
-        cpu_mb_per_s=machine.host.cpu.expert_mb_per_s("pinned", geometry.quant_family),
-    )
-    insertion = parse_insertion(spec.insertion)
+    return Machine.split(profiles, layers_each, p2p=spec.p2p)
+
+
+def _miss_mode(spec: RunSpec, preset: EnginePreset) -> str:
+    miss = spec.miss or preset.miss
+    if miss not in MISS_MODES:
+        raise SimError(f"unknown miss mode {miss!r} (known: {', '.join(MISS_MODES)})")
+    return miss
+
+
+def _policies(spec: RunSpec) -> Policies:
+    """The algorithms and the prefetcher's limits; the future is still to be given."""
     if not 0 <= spec.predict_us <= MOST_PREDICT_US:
         raise SimError(f"a prediction that costs {spec.predict_us:g} us: expected 0 to {MOST_PREDICT_US:g}")
     if (spec.prefetch_bytes or 0) < 0:
         raise SimError("the prefetch budget cannot be negative")
-    _check_vram(machine, geometry, pool.capacity, spec, insertion.staging_slots)
-    recorder = None
-    if compiled:
-        from expert_residency.sim.kernel.compiler.state import Recorder
+    return Policies(
+        create("eviction", spec.eviction), create("admission", spec.admission), create("prefetch", spec.prefetch),
+        None, parse_insertion(spec.insertion), spec.prefetch_bytes, round(spec.predict_us * 1000),
+    )  # fmt: skip
 
-        recorder = Recorder(pool.keys)
-    cache = CachePool(pool, eviction, admission, future, alloc=recorder or alloc)
-    ranked = placement.rank(pool, future if placement.needs_future else None)
-    placed = cache.place(ranked)
-    host_plan = plan_host(geometry, machine.host, spec.host, on_card=placed, ranked=ranked)
-    cached = _page_cache(spec, machine.host, geometry, host_plan, page_cache)
-    chosen = Policies(
-        eviction, admission, prefetch, future, insertion, spec.prefetch_bytes, round(spec.predict_us * 1000)
+
+def _pool(trace: RoutingTrace, spec: RunSpec, machine: Machine) -> Pool:
+    """What policies may know: sizes and room of each scope, and the rates of links and processor."""
+    geometry, layer_card = trace.geometry, machine.layer_card
+    pool = make_pool(geometry, share_out(trace, spec.capacity, layer_card), layer_card)
+    check_room(pool, none=True)
+    return pool._replace(
+        link_mb_per_s=[machine.cards[card].link.h2d_mb_per_s for card in layer_card],
+        cpu_mb_per_s=machine.host.cpu.expert_mb_per_s("pinned", geometry.quant_family),
     )
-    return Prepared(profiles, preset, machine, cache, chosen, miss, host_plan, cached, placed, recorder)
+
+
+def _recorder(trace: RoutingTrace) -> Recorder:
+    """Allocator of the policies' states for the kernel."""
+    from expert_residency.sim.kernel.compiler.state import Recorder
+
+    return Recorder(trace.geometry.n_experts)
 
 
 def simulate(

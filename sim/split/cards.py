@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from expert_residency.errors import SimError
 from expert_residency.hwmodels.profile import HardwareProfile
+from expert_residency.sim.timed import rules
 
 
 @dataclass(frozen=True)
@@ -197,8 +198,8 @@ def handoff_ns(before: Card, after: Card, nbytes: int, *, p2p: bool) -> int:
         If peer to peer is asked for and a card's profile has no figure for it.
     """
     if not p2p:
-        return max(card.handoff_ns + -(-nbytes * 1000 // card.handoff_mb_per_s) for card in (before, after))
+        return max(rules.handoff_ns(nbytes, card.handoff_ns, card.handoff_mb_per_s) for card in (before, after))
     for card in (before, after):
         if not card.p2p_mb_per_s:
             raise SimError(f"the profile {card.name} has no p2p_gb_per_s, so it cannot hand over peer to peer")
-    return max(card.p2p_ns + -(-nbytes * 1000 // card.p2p_mb_per_s) for card in (before, after))
+    return max(rules.handoff_ns(nbytes, card.p2p_ns, card.p2p_mb_per_s) for card in (before, after))

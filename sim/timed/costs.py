@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from expert_residency.hwmodels.cost import handoff_ns
 from expert_residency.hwmodels.profile import ExpertSource
 from expert_residency.hwmodels.units import ns_for_bytes
 from expert_residency.sim.choices.preset import EnginePreset
+from expert_residency.sim.timed import rules
 from expert_residency.sim.timed.host import SOURCES
 from expert_residency.sim.timed.machine import Machine
 from expert_residency.traces import ModelGeometry
@@ -27,8 +27,10 @@ class Costs:
         Operations of one row of it, 0 if the model's weights are not counted.
     flop_per_ns, expert_mb_per_s, expert_launch_ns, sync_ns : (C,)
         Of each card.
-    group_points : (C,)
-        (bytes, ns) of groups of experts that were measured, bytes ascending; may be empty.
+    points : (C + 1,)
+        First of each card's measured groups of experts in the next two; a card may have none.
+    point_bytes, point_ns : (points,)
+        Bytes of each group, ascending within a card, and its time.
     expert_flop
         Operations of one row through one expert, 0 if unknown.
     cpu_ns : (sources, L), cpu_mb_per_s : (sources,)
@@ -44,7 +46,9 @@ class Costs:
     flop_per_ns: list[int]
     expert_mb_per_s: list[int]
     expert_launch_ns: list[int]
-    group_points: list[list[tuple[int, int]]]
+    points: list[int]
+    point_bytes: list[int]
+    point_ns: list[int]
     sync_ns: list[int]
     expert_flop: int
     cpu_ns: list[list[int]]
@@ -73,6 +77,7 @@ class Costs:
         cpu = machine.host.cpu
         rates = [cpu.expert_mb_per_s(source, family) for source in cpu_sources]
         last = machine.layer_card[-1]
+        groups = [card.gpu.group_points for card in cards]
         return cls(
             dense_ns=[
                 round(preset.dense_launches.value * launch[card]) + ns_for_bytes(nbytes, dense_rate[card])
@@ -82,7 +87,9 @@ class Costs:
             flop_per_ns=[card.gpu.compute_flop_per_ns for card in cards],
             expert_mb_per_s=[card.gpu.expert_gb_per_s.mb_per_s(family) for card in cards],
             expert_launch_ns=[round(preset.expert_launches.value * ns) for ns in launch],
-            group_points=[card.gpu.group_points for card in cards],
+            points=[0, *accumulate(map(len, groups))],
+            point_bytes=[nbytes for points in groups for nbytes, _ in points],
+            point_ns=[ns for points in groups for _, ns in points],
             sync_ns=[card.gpu.sync_ns for card in cards],
             expert_flop=2 * geometry.expert_params,
             cpu_ns=[[ns_for_bytes(nbytes, rate) for nbytes in geometry.expert_bytes] for rate in rates],
@@ -97,35 +104,29 @@ class Costs:
 
     def dense(self, layer: int, card: int, rows: int) -> int:
         """Dense part of a layer: bytes or, with many rows, arithmetic."""
-        read = self.dense_ns[layer]
-        return read if rows == 1 else max(read, rows * self.dense_flop[layer] // self.flop_per_ns[card])
+        return rules.dense_ns(self.dense_ns[layer], rows, self.dense_flop[layer], self.flop_per_ns[card])
 
     def experts(self, card: int, nbytes: int, rows: int) -> int:
         """One group of experts on a card: launches and the larger of bytes and arithmetic, or as measured."""
-        launch, compute = self.expert_launch_ns[card], rows * self.expert_flop // self.flop_per_ns[card]
-        if points := self.group_points[card]:
-            return max(self._measured(points, card, nbytes), launch + compute)
-        return launch + max(-(-nbytes * 1000 // self.expert_mb_per_s[card]), compute)
-
-    def _measured(self, points: list[tuple[int, int]], card: int, nbytes: int) -> int:
-        """Time of a group by its bytes: lines between points, flat before the first, the rate after the last."""
-        after = bisect_right(points, (nbytes, 0))
-        if after == 0:
-            return points[0][1]
-        x0, y0 = points[after - 1]
-        if after == len(points):
-            return y0 - (-(nbytes - x0) * 1000 // self.expert_mb_per_s[card])
-        x1, y1 = points[after]
-        return y0 + (nbytes - x0) * (y1 - y0) // (x1 - x0)
+        rate, first, end = self.expert_mb_per_s[card], self.points[card], self.points[card + 1]
+        return rules.group_ns(
+            nbytes, rows, self.expert_launch_ns[card], rate, self.expert_flop, self.flop_per_ns[card],
+            rules.measured_ns(nbytes, self.point_bytes, self.point_ns, first, end, rate),
+        )  # fmt: skip
 
     def cpu(self, source: int, layer: int, rows: int) -> int:
         """One expert on the CPU pool."""
-        read = self.cpu_ns[source][layer]
-        if self.cpu_flop_per_ns == 0:
-            return read
-        return max(read, rows * self.expert_flop // self.cpu_flop_per_ns)
+        return rules.pool_ns(self.cpu_ns[source][layer], rows, self.expert_flop, self.cpu_flop_per_ns)
 
     def handoff(self, card: int, rows: int) -> int:
-        """Rows from `card - 1` to `card`, at the slower of the two links."""
+        """Rows from `card - 1` to `card`, at the slower of the two links.
+
+        Raises
+        ------
+        HardwareError
+            Peer to peer, and a profile has no figure for it.
+        """
         nbytes, p2p = rows * self.row_bytes, self.machine.p2p
-        return max(handoff_ns(self.machine.cards[c].link, nbytes, p2p=p2p) for c in (card - 1, card))
+        links = [self.machine.cards[number].link for number in (card - 1, card)]
+        figures = [(x.p2p_ns, x.p2p_mb_per_s) if p2p else (x.handoff_ns, x.handoff_mb_per_s) for x in links]
+        return max(rules.handoff_ns(nbytes, fixed_ns, rate) for fixed_ns, rate in figures)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from expert_residency.policies.protocol import Event, Ints
+from expert_residency.sim.timed.rules import extra_waves
 
 if TYPE_CHECKING:
     from expert_residency.sim.kernel.counts.seam import (
@@ -201,8 +202,7 @@ def _waves(cache: Cache, keys: Ints) -> int:
     needed = 0
     for key in keys:
         needed += _size(cache, key)
-    room = cache.capacity[cache.scope_of[keys[0]]]
-    return -(-needed // max(room, 1)) - 1 if needed > room else 0
+    return extra_waves(needed, cache.capacity[cache.scope_of[keys[0]]])
 
 
 def _pass_done(cache: Cache, between: Between, totals: Ints, evict: Any, admission: Any, number: int) -> None:

@@ -30,6 +30,7 @@ from expert_residency.sim.timed.channels.copy_engine import (
     WAITING,
 )
 from expert_residency.sim.timed.host.plan import PINNED
+from expert_residency.sim.timed.rules import copy_ns
 
 # ---- records -------------------------------------------------------------------------------------
 
@@ -174,7 +175,7 @@ def solo(run: Run, batch: int) -> int:
 def alone(run: Run, batch: int, copy: int) -> int:
     """Time of one copy alone on the link, without a read before it."""
     size = run.slots.size_of[run.copies.key[copy]]
-    return max(-(-size * 1000 // run.batches.rate[batch]), run.engines.floor[run.batches.engine[batch]])
+    return copy_ns(size, run.batches.rate[batch], run.engines.floor[run.batches.engine[batch]])
 
 
 def next_batch(run: Run, engine: int) -> int:

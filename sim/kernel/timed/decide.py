@@ -51,6 +51,7 @@ from expert_residency.sim.kernel.timed.tables import (
 from expert_residency.sim.timed.channels.copy_engine import ADAPT, DEMAND, DONE
 from expert_residency.sim.timed.host.plan import DISK, PAGE_CACHE, PINNED
 from expert_residency.sim.timed.result import T_CPU_PINNED, T_DISK, T_IN_FLIGHT, T_PCIE, T_VRAM, TIERS
+from expert_residency.sim.timed.rules import pool_ns
 
 if TYPE_CHECKING:
     from expert_residency.sim.kernel.timed.seam import call, fetch_line
@@ -276,13 +277,7 @@ def mark_fetched(run: Run, card: int) -> None:
         return
     n = missing
     if rules.miss == M_HYBRID:
-        if rules.balanced == 1:
-            link = run.engines.rate[2 * card]
-            n = missing * link // (link + run.costs.cpu_rate[PINNED])
-        else:
-            n = missing * rules.share[card] // 256
-            if rules.per_layer >= 0:
-                n = min(n, rules.per_layer)
+        n = rules.fetched[card * (rules.most_misses + 1) + missing]
     only_pinned = rules.miss == M_HYBRID and rules.pinned_only == 1
     for i in range(missing - n, missing):
         if plan.sources[i] == PINNED or not only_pinned:
@@ -375,7 +370,4 @@ def lay_segments(run: Run, layer: int) -> None:
 def cpu_ns(run: Run, tier: int, layer: int, rows: int) -> int:
     """One expert on the CPU pool."""
     costs = run.costs
-    taken = costs.cpu[tier * len(costs.card_of) + layer]
-    if costs.cpu_flop_per_ns > 0:
-        taken = max(taken, rows * costs.expert_flop // costs.cpu_flop_per_ns)
-    return taken
+    return pool_ns(costs.cpu[tier * len(costs.card_of) + layer], rows, costs.expert_flop, costs.cpu_flop_per_ns)

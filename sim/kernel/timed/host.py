@@ -24,6 +24,7 @@ from expert_residency.sim.kernel.timed.tables import (
     Run,
 )
 from expert_residency.sim.timed.host.plan import DISK, PAGE_CACHE
+from expert_residency.sim.timed.rules import page_bytes_of, read_ns
 
 INACTIVE, ACTIVE = 0, 1
 NOBODY = -1
@@ -116,24 +117,22 @@ def read(run: Run, key: int, waiter: int) -> None:
 
 def slice_bytes(run: Run, key: int) -> int:
     """Bytes of one read: whole pages."""
-    page = run.host.page_bytes
-    return -(-run.slots.size_of[key] // (run.host.slices * page)) * page
+    return page_bytes_of(run.slots.size_of[key], run.host.slices, run.host.page_bytes)
 
 
 def read_by_link(run: Run, key: int) -> int:
     """The copy engine reads `key` itself: ns that this adds to the copy."""
-    page = run.host.page_bytes
-    nbytes = -(-run.slots.size_of[key] // page) * page
+    nbytes = page_bytes_of(run.slots.size_of[key], 1, run.host.page_bytes)
     keep_pages(run, run.host.page_base + key, run.slots.size_of[key])
     run.v[DISK_BYTES] += nbytes
-    return run.host.latency - (-nbytes * 1000 // run.host.lane_rate)
+    return read_ns(nbytes, run.host.latency, run.host.lane_rate)
 
 
 def begin_read(run: Run, key: int) -> None:
     """One more lane is busy."""
     host = run.host
     run.v[ACTIVE_READS] += 1
-    solo = host.latency - (-slice_bytes(run, key) * 1000 // host.lane_rate)
+    solo = read_ns(slice_bytes(run, key), host.latency, host.lane_rate)
     start(run, solo, host.lane_rate, READ, key, -1)
 
 

@@ -15,7 +15,7 @@ from expert_residency.sim.kernel.timed.copies import (
     submit,
 )
 from expert_residency.sim.kernel.timed.host import read, read_by_link, read_ended, segment_done, source
-from expert_residency.sim.kernel.timed.net import DRAM_SERVER, leave, plan_wake, replan, settle, slowed, start
+from expert_residency.sim.kernel.timed.net import DRAM_SERVER, leave, plan_wake, replan, settle, start
 from expert_residency.sim.kernel.timed.residency import slot_landed, swap, under_way
 from expert_residency.sim.kernel.timed.tables import (
     CHANGED,
@@ -45,6 +45,7 @@ from expert_residency.sim.kernel.timed.tables import (
 from expert_residency.sim.timed.channels.copy_engine import ADAPT, DONE, QUEUED
 from expert_residency.sim.timed.channels.copy_engine import COPYING as IN_SERVICE
 from expert_residency.sim.timed.host.plan import DISK
+from expert_residency.sim.timed.rules import move_ns, slowed_ns
 
 # ---- time ----------------------------------------------------------------------------------------
 
@@ -75,7 +76,7 @@ def wake(run: Run) -> None:
         following = flow_ended(run, net.kind[flow], net.ref[flow])
         if following > 0:
             net.remaining[flow] = following
-            net.finish[flow] = now + slowed(following, net.num[flow], net.den[flow])
+            net.finish[flow] = now + slowed_ns(following, net.num[flow], net.den[flow])
         else:
             leave(run, flow)
     v[ENDING] = 0
@@ -223,4 +224,4 @@ def swap_landed(run: Run, key: int, deadline: int) -> None:
     if v[COPYING] == 0 and v[MOVED_BYTES] > 0:
         v[MOVING] = 1
         rate = run.net.capacity[DRAM_SERVER]
-        start(run, -(-2 * v[MOVED_BYTES] * 1000 // rate), rate, MOVE, 0, -1)
+        start(run, move_ns(v[MOVED_BYTES], rate), rate, MOVE, 0, -1)

@@ -99,9 +99,9 @@ def costs_table(
         flop_per_ns=ints(costs.flop_per_ns),
         expert_rate=ints(costs.expert_mb_per_s),
         expert_launch=ints(costs.expert_launch_ns),
-        points=ints([sum(map(len, costs.group_points[:card])) for card in range(cards + 1)]),
-        point_bytes=ints([nbytes for points in costs.group_points for nbytes, _ in points]),
-        point_ns=ints([ns for points in costs.group_points for _, ns in points]),
+        points=ints(costs.points),
+        point_bytes=ints(costs.point_bytes),
+        point_ns=ints(costs.point_ns),
         sync=ints([ns + preset.plan_ns for ns in costs.sync_ns]),
         handoff=handoff,
         most_rows=most,
@@ -132,9 +132,8 @@ def rules_table(
 ) -> t.Rules:
     """Choices."""
     rule, prefetch = policies.insertion, policies.prefetch
-    links = [card.link.h2d_mb_per_s for card in machine.cards]
-    balanced = preset.pcie_share == "balanced"
-    limit = preset.pcie_per_layer
+    pinned_mb_per_s = machine.host.cpu.expert_mb_per_s(plan.cpu_sources[0], trace.geometry.quant_family)
+    most = int(np.diff(trace.event_offsets).max(initial=1))
     return t.Rules(
         miss=MISS[miss],
         fill=int(preset.fill),
@@ -143,9 +142,14 @@ def rules_table(
         by_layer=int(preset.copy_unit == "layer"),
         prefill_admits=int(preset.prefill_admits),
         pinned_only=int(preset.pcie_pinned_only),
-        balanced=int(balanced),
-        share=ints(len(links)) if balanced else ints([preset.share_256ths(link) for link in links]),
-        per_layer=-1 if limit is None or balanced else limit.count,
+        fetched=ints(
+            [
+                preset.fetched(misses, card.link.h2d_mb_per_s, pinned_mb_per_s)
+                for card in machine.cards
+                for misses in range(most + 1)
+            ]
+        ),
+        most_misses=most,
         periodic=int(policies.admission.periodic),
         members_may_leave=int(policies.eviction.may_evict_members),
         at_router=int(prefetch.at_router),

@@ -13,6 +13,7 @@ from expert_residency.sim.kernel.timed.tables import (
     WAKE,
     Run,
 )
+from expert_residency.sim.timed.rules import progress_ns, slowed_ns
 
 DRAM_SERVER, DISK_SERVER = 0, 1
 
@@ -51,10 +52,7 @@ def settle(run: Run) -> None:
     if elapsed > 0:
         for i in range(v[FLOWS]):
             flow = net.order[i]
-            if net.num[flow] == 1 and net.den[flow] == 1:
-                net.remaining[flow] -= elapsed
-            else:
-                net.remaining[flow] -= elapsed * net.den[flow] // net.num[flow]
+            net.remaining[flow] -= progress_ns(elapsed, net.num[flow], net.den[flow])
 
 
 def replan(run: Run) -> None:
@@ -72,15 +70,8 @@ def replan(run: Run) -> None:
             server = net.port[flow] if server != net.port[flow] else -1
         net.num[flow] = num
         net.den[flow] = den
-        net.finish[flow] = now + slowed(net.remaining[flow], num, den) if net.remaining[flow] > 0 else now
+        net.finish[flow] = now + slowed_ns(net.remaining[flow], num, den) if net.remaining[flow] > 0 else now
     plan_wake(run)
-
-
-def slowed(solo_ns: int, num: int, den: int) -> int:
-    """Time of what alone takes `solo_ns`."""
-    if num == 1 and den == 1:
-        return solo_ns
-    return -(-solo_ns * num // den)
 
 
 def plan_wake(run: Run) -> None:

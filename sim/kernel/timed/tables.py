@@ -81,11 +81,9 @@ class Rules(NamedTuple):
     """The card computes what was copied when all of the layer's has landed."""
     prefill_admits: int
     pinned_only: int
-    balanced: int
-    share: Ints
-    """(cards,) 256ths of the misses that `hybrid` fetches."""
-    per_layer: int
-    """Most of them, -1 without a limit."""
+    fetched: Ints
+    """(cards x (most misses + 1),) of so many misses of a layer, those that `hybrid` fetches."""
+    most_misses: int
     periodic: int
     members_may_leave: int
     at_router: int

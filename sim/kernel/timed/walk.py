@@ -62,6 +62,7 @@ from expert_residency.sim.timed.result import (
     PCIE_WAIT,
     SYNC,
 )
+from expert_residency.sim.timed.rules import common_ns, dense_ns, disk_part_ns, group_ns, measured_ns
 
 if TYPE_CHECKING:
     from expert_residency.sim.kernel.timed.seam import call, run_at
@@ -136,9 +137,8 @@ def one_event(run: Run, number: int, pass_index: int, phase: int) -> None:
     if card != v[CARD]:
         spend(run, costs.handoff[card * (costs.most_rows + 1) + n_rows], HANDOFF)
         v[CARD] = card
-    dense, sync = costs.dense[layer], costs.sync[card]
-    if n_rows > 1:
-        dense = max(dense, n_rows * costs.dense_flop[layer] // costs.flop_per_ns[card])
+    dense = dense_ns(costs.dense[layer], n_rows, costs.dense_flop[layer], costs.flop_per_ns[card])
+    sync = costs.sync[card]
     if phase != PREFILL:
         dense += (n_rows - 1) * costs.row
     if run.engines.current[card] >= 0:
@@ -213,28 +213,10 @@ def compute_group(run: Run, card: int, nbytes: int, rows: int) -> None:
     """The card computes one group of experts."""
     costs = run.costs
     run.v[GPU_BYTES] += nbytes
-    ns = rows * costs.expert_flop // costs.flop_per_ns[card]
-    if costs.points[card] < costs.points[card + 1]:
-        ns = max(measured(run, card, nbytes), costs.expert_launch[card] + ns)
-    else:
-        ns = costs.expert_launch[card] + max(-(-nbytes * 1000 // costs.expert_rate[card]), ns)
-    spend(run, ns, EXPERTS)
-
-
-def measured(run: Run, card: int, nbytes: int) -> int:
-    """`Costs` between measured times of groups."""
-    costs = run.costs
-    x, y = costs.point_bytes, costs.point_ns
-    first, end = costs.points[card], costs.points[card + 1]
-    after = first
-    while after < end and x[after] <= nbytes:
-        after += 1
-    if after == first:
-        return y[first]
-    before = after - 1
-    if after == end:
-        return y[before] - (-(nbytes - x[before]) * 1000 // costs.expert_rate[card])
-    return y[before] + (nbytes - x[before]) * (y[after] - y[before]) // (x[after] - x[before])
+    rate, first, end = costs.expert_rate[card], costs.points[card], costs.points[card + 1]
+    known_ns = measured_ns(nbytes, costs.point_bytes, costs.point_ns, first, end, rate)
+    launch_ns, flop_per_ns = costs.expert_launch[card], costs.flop_per_ns[card]
+    spend(run, group_ns(nbytes, rows, launch_ns, rate, costs.expert_flop, flop_per_ns, known_ns), EXPERTS)
 
 
 def land(run: Run, card: int) -> None:
@@ -271,10 +253,8 @@ def wait_for(run: Run, batch: int, at: int) -> None:
     while batches.landed[batch] <= at and v[STATUS] == OK:
         wake(run)
     waited = v[NOW] - began
-    if batches.read_ns[batch] > 0:
-        disk_ns = max(0, waited - alone(run, batch, batches.first[batch]))
-    else:
-        disk_ns = min(max(batches.submitted[batch] - began, 0), waited)
+    copying = alone(run, batch, batches.first[batch])
+    disk_ns = disk_part_ns(waited, batches.submitted[batch] - began, batches.read_ns[batch], copying)
     causes = v[PASS] * N_CAUSES
     run.found.causes[causes + DISK_WAIT] += disk_ns
     run.found.causes[causes + PCIE_WAIT] += waited - disk_ns
@@ -288,7 +268,7 @@ def wait_for_pool(run: Run) -> None:
         wake(run)
     disk_ns = 0
     for i in range(v[CPU_WAITS]):
-        disk_ns += max(0, min(cpu.wait_to[i], v[NOW]) - max(cpu.wait_from[i], began))
+        disk_ns += common_ns(cpu.wait_from[i], cpu.wait_to[i], began, v[NOW])
     causes = v[PASS] * N_CAUSES
     run.found.causes[causes + DISK_WAIT] += disk_ns
     run.found.causes[causes + CPU_WAIT] += v[NOW] - began - disk_ns

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from expert_residency.sim.timed.channels.shared import SharedNet
+from expert_residency.sim.timed.rules import read_ns
 
 
 class Read:
@@ -65,7 +66,7 @@ class Disk:
 
     def alone_ns(self, nbytes: int) -> int:
         """Time of a read that has the drive to itself."""
-        return self.latency_ns - (-nbytes * 1000 // self.lane_mb_per_s)
+        return read_ns(nbytes, self.latency_ns, self.lane_mb_per_s)
 
     def book(self, nbytes: int) -> int:
         """Count a read that another channel carries out, and say how long the drive takes for it."""

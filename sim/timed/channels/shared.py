@@ -22,6 +22,8 @@ from typing import Any
 
 from simpy.events import URGENT, Event
 
+from expert_residency.sim.timed.rules import progress_ns, slowed_ns
+
 
 class Flow:
     """One transfer in progress."""
@@ -84,7 +86,7 @@ class SharedNet:
         self._last = now
         if elapsed:
             for flow in self.flows:
-                flow.remaining -= elapsed * flow.den // flow.num
+                flow.remaining -= progress_ns(elapsed, flow.num, flow.den)
 
     def _replan(self) -> None:
         """Give every flow its pace and finish."""
@@ -97,7 +99,7 @@ class SharedNet:
                 if demand * den > num * capacity:
                     num, den = demand, capacity
             flow.num, flow.den = num, den
-            flow.finish = now - (-flow.remaining * num // den) if flow.remaining > 0 else now
+            flow.finish = now + slowed_ns(flow.remaining, num, den) if flow.remaining > 0 else now
         self._schedule()
 
     def _schedule(self) -> None:
@@ -132,7 +134,7 @@ class SharedNet:
             solo_ns = flow.on_done()
             if solo_ns:
                 flow.remaining = solo_ns
-                flow.finish = now - (-solo_ns * flow.num // flow.den)
+                flow.finish = now + slowed_ns(solo_ns, flow.num, flow.den)
             else:
                 self.flows.remove(flow)
                 for server in flow.servers:

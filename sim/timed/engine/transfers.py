@@ -11,6 +11,7 @@ from expert_residency.sim.timed.channels import ADAPT, DEMAND, Batch, CopyEngine
 from expert_residency.sim.timed.host import DISK, PINNED, Host, HostPlan
 from expert_residency.sim.timed.machine import Machine
 from expert_residency.sim.timed.page_cache import PageCache
+from expert_residency.sim.timed.rules import common_ns, copy_ns, disk_part_ns, move_ns
 from expert_residency.sim.timed.timeline import Timeline
 
 DRAM_SERVER, DISK_SERVER = 0, 1
@@ -140,7 +141,7 @@ class Transfers:
         rate = self.h2d_rate[card][0 if source == PINNED else 1]
         sizes, floor = self.sizes, self.submit_ns[card]
         nbytes = [sizes[key] for key in keys]
-        solo_ns = [max(-(-n * 1000 // rate), floor) for n in nbytes]
+        solo_ns = [copy_ns(n, rate, floor) for n in nbytes]
         host_ns = len(keys) * self.copy_ns if priority == DEMAND and source == PINNED else 0
         return Batch(keys, nbytes, solo_ns, rate, priority, deadline, self.env.now, on_landed, host_ns)
 
@@ -161,7 +162,7 @@ class Transfers:
         card = self.card_of[keys[0]]
         rate, floor = self.d2h_rate[card], self.submit_ns[card]
         nbytes = [self.sizes[key] for key in keys]
-        solo_ns = [max(-(-n * 1000 // rate), floor) for n in nbytes]
+        solo_ns = [copy_ns(n, rate, floor) for n in nbytes]
         self.d2h[card].submit(Batch(keys, nbytes, solo_ns, rate, ADAPT, NEVER, self.env.now, on_landed))
 
     def move(self, nbytes: int, on_done: Callable[[], None]) -> None:
@@ -172,7 +173,7 @@ class Transfers:
             on_done()
             return 0
 
-        self.net.start(-(-2 * nbytes * 1000 // rate), rate, (DRAM_SERVER,), done)
+        self.net.start(move_ns(nbytes, rate), rate, (DRAM_SERVER,), done)
 
     def wait(self, batch: Batch, at: int) -> Generator[Any, Any, tuple[int, int]]:
         """Wait until copy `at` of a batch has landed; returns (ns waited for its disk read, for the link).
@@ -183,10 +184,8 @@ class Transfers:
         while batch.landed <= at:
             yield self.net.wake
         waited = self.env.now - began
-        if batch.read_ns:
-            disk_ns = max(0, waited - (batch.solo_ns[0] - batch.read_ns))
-        else:
-            disk_ns = min(max(batch.submitted - began, 0), waited)
+        read_ns = batch.read_ns
+        disk_ns = disk_part_ns(waited, batch.submitted - began, read_ns, batch.solo_ns[0] - read_ns)
         return disk_ns, waited - disk_ns
 
     def wait_cpu(self) -> Generator[Any, Any, tuple[int, int]]:
@@ -195,5 +194,5 @@ class Transfers:
         while not self.cpu.idle:
             yield self.net.wake
         now = self.env.now
-        disk_ns = sum(max(0, min(b, now) - max(a, began)) for a, b in self.cpu.waits)
+        disk_ns = sum(common_ns(start, end, began, now) for start, end in self.cpu.waits)
         return disk_ns, now - began - disk_ns

@@ -31,8 +31,9 @@ from expert_residency.policies.protocol import (
 from expert_residency.sim.choices.prefetch_rule import Insertion
 from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.residency.pool import CachePool
+from expert_residency.sim.timed.channels.cpu import Segment
 from expert_residency.sim.timed.costs import Costs
-from expert_residency.sim.timed.engine.decisions import Decisions, Wait
+from expert_residency.sim.timed.engine.decisions import Decisions, Plan, Wait
 from expert_residency.sim.timed.engine.exchange import Exchange
 from expert_residency.sim.timed.engine.prefetcher import Prefetcher
 from expert_residency.sim.timed.engine.slots import Slots
@@ -193,13 +194,13 @@ class SimPyEngine:
         return deadline <= self.slots.number
 
     def _walk(self) -> Steps:
-        trace, env = self.trace, self.env
+        trace = self.trace
         offsets = trace.event_offsets.tolist()
         keys, rows = trace.keys, trace.rows_wanting  # whole as lists they would take a gigabyte
         layers, event_rows = trace.event_layer.tolist(), trace.event_rows.tolist()
         phases, events = trace.pass_phase.tolist(), trace.pass_event_offsets.tolist()
         for number, phase in enumerate(phases):
-            began = env.now
+            began = self.env.now
             self._causes = [0] * len(CAUSES)
             self._card = 0
             self.prefetcher.spent_bytes = 0
@@ -210,23 +211,28 @@ class SimPyEngine:
                 yield from self._event(
                     e, number, layers[e], lo, keys[lo:hi].tolist(), rows[lo:hi].tolist(), event_rows[e], phase
                 )
-            if self.costs.head_ns:
-                yield from self._spend(self.costs.head_ns, DENSE, "head")
-            if self.policies.admission.periodic:
-                self._adapt(number)
-            if self.preset.pass_ns:
-                yield env.timeout(self.preset.pass_ns)
-                self._causes[OVERHEAD] += self.preset.pass_ns
-            if self.preset.draft_ns and phase == VERIFY:
-                drafting = (event_rows[events[number]] - 1) * self.preset.draft_ns
-                yield env.timeout(drafting)
-                self._causes[DRAFT] += drafting
-            if self.exchange.busy:
-                yield from self._wait_for_exchange()
-            self.pass_ns.append(env.now - began)
+            drafted = event_rows[events[number]] - 1 if phase == VERIFY else None
+            yield from self._end_of_pass(number, drafted)
+            self.pass_ns.append(self.env.now - began)
             self.pass_causes.append(self._causes)
             if self.progress is not None:
                 self.progress(number + 1)
+
+    def _end_of_pass(self, number: int, drafted: int | None) -> Steps:
+        """The head, swaps of a periodic policy, the pass's fixed work, and drafting the next window."""
+        env, preset = self.env, self.preset
+        if self.costs.head_ns:
+            yield from self._spend(self.costs.head_ns, DENSE, "head")
+        if self.policies.admission.periodic:
+            self._adapt(number)
+        if preset.pass_ns:
+            yield env.timeout(preset.pass_ns)
+            self._causes[OVERHEAD] += preset.pass_ns
+        if preset.draft_ns and drafted is not None:
+            yield env.timeout(drafted * preset.draft_ns)
+            self._causes[DRAFT] += drafted * preset.draft_ns
+        if self.exchange.busy:
+            yield from self._wait_for_exchange()
 
     def _wait_for_exchange(self) -> Steps:
         """The next pass begins when the host has exchanged victims and newcomers."""
@@ -248,27 +254,11 @@ class SimPyEngine:
         self, number: int, pass_index: int, layer: int, offset: int, keys: list[int], rows: list[int],
         n_rows: int, phase: int,
     ) -> Steps:  # fmt: skip
-        env, costs, causes = self.env, self.costs, self._causes
+        """One layer of one pass: the dense part, what is decided, the card, the CPU pool, and what comes after."""
         card = self.machine.layer_card[layer]
         if card != self._card:
-            ns = costs.handoff(card, n_rows)
-            yield env.timeout(ns)
-            causes[HANDOFF] += ns
-            self._card = card
-        dense, sync = costs.dense(layer, card, n_rows), costs.sync_ns[card] + self.preset.plan_ns
-        if phase != PREFILL:
-            dense += (n_rows - 1) * self.preset.row_ns
-        if self.transfers.h2d[card].current is not None:
-            sync += self.preset.beside_ns
-        yield env.timeout(dense + sync)
-        causes[DENSE] += dense
-        causes[SYNC] += sync
-        if self.timeline is not None:
-            start = env.now - dense - sync
-            self.timeline.slice(
-                f"GPU {card}", f"dense L{self.trace.geometry.layer_ids[layer]}", start, start + dense
-            )
-            self.timeline.slice("host plan", "router, plan", start + dense, env.now)
+            yield from self._hand_over(card, n_rows)
+        yield from self._dense_part(card, layer, n_rows, phase)
 
         # Decide, in the replay's order: look up, learn, admit.
         self.slots.number = number
@@ -276,53 +266,96 @@ class SimPyEngine:
         hits = self.cache.lookup(number, keys)
         event = Event(number, pass_index, layer, offset, keys, rows, hits, phase, request)
         plan = self.decisions.decide(event, card, phase)
-        prefetch = self.policies.prefetch
+
+        yield from self._send_demands(event, plan)
+        host_free = self.env.now
+        cpu_work = self.decisions.cpu_segments(plan, layer) if plan.cpu else []
+        if cpu_work and self.preset.overlap:
+            self.transfers.cpu.run(cpu_work)
+        yield from self._compute(card, layer, plan)
+        if cpu_work:
+            yield from self._join_pool(cpu_work)
+        if self.preset.combine_ns:
+            yield self.env.timeout(self.preset.combine_ns)
+            self._causes[SYNC] += self.preset.combine_ns
+        yield from self._send_fills(event, plan, -1 if cpu_work else host_free)
+
+    def _hand_over(self, card: int, n_rows: int) -> Steps:
+        """The rows go on to the next card."""
+        ns = self.costs.handoff(card, n_rows)
+        yield self.env.timeout(ns)
+        self._causes[HANDOFF] += ns
+        self._card = card
+
+    def _dense_part(self, card: int, layer: int, n_rows: int, phase: int) -> Steps:
+        """The layer's dense part, the router's ids and the host's plan."""
+        env, costs = self.env, self.costs
+        dense, sync = costs.dense(layer, card, n_rows), costs.sync_ns[card] + self.preset.plan_ns
+        if phase != PREFILL:
+            dense += (n_rows - 1) * self.preset.row_ns
+        if self.transfers.h2d[card].current is not None:
+            sync += self.preset.beside_ns
+        yield env.timeout(dense + sync)
+        self._causes[DENSE] += dense
+        self._causes[SYNC] += sync
+        if self.timeline is not None:
+            start = env.now - dense - sync
+            self.timeline.slice(
+                f"GPU {card}", f"dense L{self.trace.geometry.layer_ids[layer]}", start, start + dense
+            )
+            self.timeline.slice("host plan", "router, plan", start + dense, env.now)
+
+    def _send_demands(self, event: Event, plan: Plan) -> Steps:
+        """Host time for copies of the event's misses, and for those that are predicted from the router's ids."""
         preset, stats = self.preset, self.slots.stats
         sending = preset.send_ns + plan.sends * preset.copy_ns if plan.sends else 0
-        if prefetch.at_router:
+        if self.policies.prefetch.at_router:
             issued = stats.issued
-            yield from self._predict(event, number)
+            yield from self._predict(event, event.number)
             if stats.issued > issued:
                 sending += preset.send_ns + (stats.issued - issued) * preset.copy_ns
         if sending:
             yield from self._send(sending)
-        host_free = env.now
-        cpu_work = self.decisions.cpu_segments(plan, layer) if plan.cpu else []
-        if cpu_work and self.preset.overlap:
-            self.transfers.cpu.run(cpu_work)
 
-        # The card: residents, then what lands, in waves.
+    def _compute(self, card: int, layer: int, plan: Plan) -> Steps:
+        """The card computes residents, then what lands, in waves."""
         if plan.hit_bytes:
-            yield env.timeout(self._group_ns(card, layer, plan.hit_bytes, plan.hit_rows))
+            yield self.env.timeout(self._group_ns(card, layer, plan.hit_bytes, plan.hit_rows))
         if plan.waits:
             yield from self._land(card, layer, plan.waits)
         if plan.deferred:
             self.waves += 1
             yield from self._land(card, layer, self.decisions.demand(plan.deferred, plan.deferred_rows))
 
-        # The CPU pool.
-        if cpu_work:
-            if not self.preset.overlap:
-                self.transfers.cpu.run(cpu_work)
-            if not self.transfers.cpu.idle:
-                disk_ns, cpu_ns = yield from self.transfers.wait_cpu()
-                causes[DISK_WAIT] += disk_ns
-                causes[CPU_WAIT] += cpu_ns
-        if self.preset.combine_ns:
-            yield env.timeout(self.preset.combine_ns)
-            causes[SYNC] += self.preset.combine_ns
+    def _join_pool(self, cpu_work: list[Segment]) -> Steps:
+        """Wait for the CPU pool, which begins now if it may not work beside the card."""
+        pool = self.transfers.cpu
+        if not self.preset.overlap:
+            pool.run(cpu_work)
+        if not pool.idle:
+            disk_ns, cpu_ns = yield from self.transfers.wait_cpu()
+            self._causes[DISK_WAIT] += disk_ns
+            self._causes[CPU_WAIT] += cpu_ns
+
+    def _send_fills(self, event: Event, plan: Plan, host_free: int) -> Steps:
+        """Copies into slots, and those that are predicted from the whole event, with the host time for both.
+
+        With nothing of its own to compute the host has sent since `host_free`, while the card was busy; -1: it is
+        free only now.
+        """
+        preset, prefetch, stats = self.preset, self.policies.prefetch, self.slots.stats
         if plan.fills:
             self.decisions.fill(plan.fills)
         prefetch.learn(self._prefetch, event)
         issued = stats.issued
-        if prefetch.at_layer or (prefetch.at_pass and layer == self.trace.geometry.n_layers - 1):
-            yield from self._predict(event, number + 1)
+        if prefetch.at_layer or (prefetch.at_pass and event.layer == self.trace.geometry.n_layers - 1):
+            yield from self._predict(event, event.number + 1)
         fills, ahead = len(plan.fills), stats.issued - issued
         if fills or ahead:
-            # With nothing of its own to compute the host has sent while the card was busy.
-            began = env.now if cpu_work else host_free
+            now = self.env.now
             host_ns = preset.fill_ns + fills * preset.fill_copy_ns if fills else preset.ahead_ns
-            if (left := began + host_ns + ahead * preset.copy_ns - env.now) > 0:
+            left = (now if host_free < 0 else host_free) + host_ns + ahead * preset.copy_ns - now
+            if left > 0:
                 yield from self._send(left)
 
     def _send(self, ns: int) -> Steps:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from expert_residency.sim.timed.channels.disk import Disk, Read
 from expert_residency.sim.timed.host.plan import DISK, PAGE_CACHE, HostPlan
 from expert_residency.sim.timed.page_cache import PageCache
+from expert_residency.sim.timed.rules import page_bytes_of
 
 
 class Host:
@@ -49,9 +50,9 @@ class Host:
             waiting.append(on_ready)
             return
         self._reading[key] = [on_ready]
-        slices, page = self.plan.slices, self.disk.page_bytes
+        slices = self.plan.slices
         left = [slices]
-        nbytes = -(-self.sizes[key] // (slices * page)) * page
+        nbytes = page_bytes_of(self.sizes[key], slices, self.disk.page_bytes)
 
         def landed(read: Read) -> None:
             left[0] -= 1
@@ -65,7 +66,7 @@ class Host:
         """The copy engine reads `key` itself: ns that this adds to the copy. Who asks later stands behind it."""
         assert self.cache is not None
         self.cache.insert(self._page + key, self.sizes[key])
-        return self.disk.book(-(-self.sizes[key] // self.disk.page_bytes) * self.disk.page_bytes)
+        return self.disk.book(page_bytes_of(self.sizes[key], 1, self.disk.page_bytes))
 
     def warm(self, key: int) -> bool:
         """Ask for pages of `key` ahead of need, as a look-ahead does; False if nothing is to be read."""
