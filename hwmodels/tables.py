@@ -9,36 +9,13 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from expert_residency.hwmodels.quantity import FAMILIES, FamilyRates, Quantity, Section
 from expert_residency.hwmodels.registry import list_profiles, load_profile, profile_aliases
-from expert_residency.hwmodels.runs import SlotCount, load_slot_counts
-from expert_residency.hwmodels.units import MIB
-from expert_residency.hwmodels.vram import FLASH_NEXT_SESSION, Line, VramBudget, Weights, session_lines
 
 _BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-def published_budget(row: SlotCount) -> VramBudget:
-    """The budget that the arithmetic gives for a published slot count."""
-
-    def mib(value: float) -> int:
-        return round(value * MIB)
-
-    weights = Weights(
-        mib(row.dense_mib), mib(row.head_mib), mib(row.draft_head_mib), mib(row.draft_mib), source=row.source
-    )
-    session = session_lines(
-        FLASH_NEXT_SESSION,
-        row.context_tokens,
-        kv_type=row.kv_type,
-        kv_resident=row.kv_resident,
-        draft=row.draft_mib > 0,
-    )
-    reserve = Line("reserve", mib(row.reserve_mib), row.source)
-    return VramBudget(row.gpu, mib(row.vram_total_mib - row.residual_mib), (reserve, *weights.lines(), *session))
 
 
 def quantities(section: Section) -> Iterator[Quantity]:
@@ -82,69 +59,36 @@ def profiles_table() -> str:
         "disk GB/s",
         "numbers m / s / d / a",
     )
-    return _markdown(heads, rows)
+    return markdown(heads, rows)
 
 
 def machines_table() -> str:
     """Whose machine each profile is."""
     rows = [(f"`{name}`", load_profile(name).summary) for name in list_profiles()]
-    return _markdown(("profile", "machine"), rows)
-
-
-def slots_table() -> str:
-    """Published and predicted slots, row by row."""
-    rows = []
-    for row in load_slot_counts():
-        found = published_budget(row).slots(row.expert_bytes)
-        rows.append(
-            (
-                row.gpu,
-                row.quant,
-                f"{row.context_tokens // 1024}K",
-                f"{row.kv_type}, {f'{row.kv_resident:,} resident' if row.kv_resident else 'all resident'}",
-                f"{row.slots:,}",
-                f"{found:,}",
-                f"{100 * (found / row.slots - 1):+.1f} %",
-                row.basis,
-                row.reason,
-            )
-        )
-    heads = ("card", "quantization", "context", "KV", "published", "predicted", "error", "basis", "why it misses")
-    return _markdown(heads, rows)
-
-
-def breakdown_table() -> str:
-    """The lines of one budget: RTX 5070, IQ2_XS, 32K."""
-    row = next(r for r in load_slot_counts() if (r.quant, r.context_tokens) == ("IQ2_XS", 32 * 1024))
-    budget = published_budget(row)
-    rows = [(line.name, f"{line.nbytes / MIB:,.1f}") for line in budget.lines]
-    rows = [("usable", f"{budget.usable_bytes / MIB:,.1f}"), *rows]
-    return _markdown(("line", "MiB"), [*rows, ("left for experts", f"{budget.cache_bytes / MIB:,.1f}")])
+    return markdown(("profile", "machine"), rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
     "profiles": profiles_table,
     "machines": machines_table,
-    "slots": slots_table,
-    "breakdown": breakdown_table,
 }
 
 
-def fill(text: str) -> str:
+def fill(text: str, tables: Mapping[str, Callable[[], str]] = TABLES) -> str:
     """Text of a Markdown file with its marked tables made anew; tables of other names are left as they are."""
 
     def table(found: re.Match[str]) -> str:
-        make = TABLES.get(found[2])
+        make = tables.get(found[2])
         return found[0] if make is None else f"{found[1]}{make()}\n{found[3]}"
 
     return _BLOCK.sub(table, text)
 
 
-def main(folder: str) -> None:
+def main(folder: str, tables: Mapping[str, Callable[[], str]] = TABLES) -> None:
     """Rewrite the tables of every Markdown file in a folder."""
     for path in sorted(Path(folder).glob("*.md")):
         old = path.read_text("utf-8")
-        new = fill(old)
+        new = fill(old, tables)
         if new != old:
             path.write_text(new, "utf-8")
             sys.stdout.write(f"{path} rewritten\n")
@@ -167,7 +111,8 @@ def _number(quantity: Quantity) -> str:
     )
 
 
-def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 

@@ -315,10 +315,15 @@ class TestSeed:
         assert sum(x.nbytes for x in kept.session) - sum(x.nbytes for x in streamed.session) == moved
         assert streamed.streamed_kv_bytes == moved
 
-    def test_other_models_need_their_session_in_bytes(self):
+    def test_a_model_whose_session_is_not_known_needs_it_in_bytes(self):
+        unknown = replace(load_model("qwen3-30b-a3b"), name="mine", session=None)
         with pytest.raises(SimError, match="--session 2GiB"):
-            needs_of(load_model("qwen3-30b-a3b"))
-        assert needs_of(load_model("qwen3-30b-a3b"), session_bytes=GIB).session[0].nbytes == GIB
+            needs_of(unknown)
+        assert needs_of(unknown, session_bytes=GIB).session[0].nbytes == GIB
+
+    def test_a_draft_layer_of_unknown_size_is_refused(self):
+        with pytest.raises(SimError, match="leave --draft out"):
+            needs_of(load_model("qwen3-30b-a3b"), draft=True)
 
 
 def test_curve_is_that_of_an_lru_replay():

@@ -355,12 +355,8 @@ class TestCommand:
     def test_errors_are_one_sentence(self, capsys, more, message):
         assert message in self.fail(capsys, *more)
 
-    def test_other_models_need_their_session(self, capsys):
-        with pytest.raises(SystemExit):
-            main(["split", "--model", "qwen3-30b-a3b", "--gpu", "rtx-3070"])
-        assert "as in --session 2GiB" in capsys.readouterr().err
+    @pytest.mark.parametrize("more", [(), ("--session", "1GiB")])
+    def test_every_model_is_placed_with_its_own_session_or_the_one_given(self, more):
         with pytest.raises(SystemExit) as stop:
-            main(
-                ["split", "--model", "qwen3-30b-a3b", "--gpu", "rtx-3070", "--session", "1GiB", "--simulate", "0"]
-            )
+            main(["split", "--model", "mixtral-8x7b", "--gpu", "rtx-3070", "--simulate", "0", *more])
         assert stop.value.code == 0

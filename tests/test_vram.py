@@ -6,27 +6,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expert_residency.errors import HardwareError
+from expert_residency.errors import HardwareError, SimError
 from expert_residency.hwmodels.ram import host_budget
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.runs import load_slot_counts
-from expert_residency.hwmodels.tables import published_budget
 from expert_residency.hwmodels.units import GIB, MIB
 from expert_residency.hwmodels.vram import (
-    FLASH_NEXT_DRAFT_BYTES,
-    FLASH_NEXT_DRAFT_HEAD_BYTES,
-    FLASH_NEXT_SESSION,
     Line,
     VramBudget,
     Weights,
-    session_lines,
     slot_bytes,
-    streamed_kv_bytes,
     vram_budget,
 )
+from expert_residency.sim.choices.session import session_lines, streamed_kv_bytes
+from expert_residency.sim.choices.vram import card_budget
+from expert_residency.sim.validation.slots import published_budget
+from expert_residency.traces import TraceError, list_models, load_model
+from expert_residency.traces.session import KV_TYPES
 
 ROWS = load_slot_counts()
-IQ2_XS = Weights(2941 * MIB, 322 * MIB, FLASH_NEXT_DRAFT_HEAD_BYTES["iq2"], FLASH_NEXT_DRAFT_BYTES)
+FLASH_NEXT_SESSION = load_model("qwen3.8-flash-next").session
+DRAFT = FLASH_NEXT_SESSION.draft
+IQ2_XS = Weights(2941 * MIB, 322 * MIB, DRAFT.head_bytes, DRAFT.layer_bytes)
 
 
 def session(tokens, **options):
@@ -88,7 +89,7 @@ class TestSession:
     @given(
         st.integers(1, 10**6),
         st.integers(20_480, 10**6),
-        st.sampled_from(sorted(FLASH_NEXT_SESSION.kv_cell_bytes)),
+        st.sampled_from(sorted(KV_TYPES)),
     )
     def test_streaming_moves_bytes_and_loses_none(self, tokens, resident, kv_type):
         whole = total(session(tokens, kv_type=kv_type))
@@ -98,16 +99,36 @@ class TestSession:
 
     @pytest.mark.parametrize("kv_resident", [1, 20_479, -1])
     def test_too_small_a_resident_part_is_refused(self, kv_resident):
-        with pytest.raises(HardwareError, match="20480"):
+        with pytest.raises(SimError, match="20480"):
             session(65536, kv_resident=kv_resident)
 
     def test_unknown_kv_type_lists_the_valid_ones(self):
-        with pytest.raises(HardwareError, match=r"int4.*int8, fp16, q4_0, k8v4"):
+        with pytest.raises(TraceError, match=r"int4.*int8, fp16, q4_0, k8v4"):
             session(1024, kv_type="int4")
 
     def test_an_empty_context_is_refused(self):
-        with pytest.raises(HardwareError, match="0 tokens"):
+        with pytest.raises(SimError, match="0 tokens"):
             session(0)
+
+    @pytest.mark.parametrize(
+        ("model", "mib"),
+        [  # a context of 4,096 positions at 16 bit, from the published shapes
+            ("mixtral-8x7b", 4096 * 32 * 2 * 8 * 128 * 2 / MIB),
+            ("qwen3-30b-a3b", 4096 * 48 * 2 * 4 * 128 * 2 / MIB),
+            ("gpt-oss-20b", (4096 + 128) * 12 * 2 * 8 * 64 * 2 / MIB),
+            ("deepseek-v2-lite", 4096 * 27 * (512 + 64) * 2 / MIB),
+            ("qwen3-next-80b-a3b", 4096 * 12 * 2 * 2 * 256 * 2 / MIB + 36 * (2 + 3 * 8192 * 4 / MIB)),
+        ],
+    )
+    def test_contexts_follow_from_published_shapes(self, model, mib):
+        lines = session_lines(load_model(model).session, 4096, kv_type="fp16", draft=True)
+        assert total(lines) / MIB == pytest.approx(mib)
+
+    @pytest.mark.parametrize("model", list_models())
+    def test_every_packaged_model_has_a_budget_with_sources(self, model):
+        budget = card_budget(load_model(model), load_profile("tesla-p40"))
+        assert all(line.nbytes > 0 and line.source for line in budget.lines)
+        assert any(line.name.startswith("KV") for line in budget.lines)
 
 
 class TestCard:

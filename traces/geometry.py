@@ -10,12 +10,14 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from expert_residency.errors import TraceError
+from expert_residency.traces.session import SessionShape
 
 if TYPE_CHECKING:
     from expert_residency.traces.model_file import ModelFile
@@ -50,6 +52,9 @@ class ModelGeometry:
         Key into a machine's rates (`q4`, `q2`, `iq3`, `mxfp4`, `bf16`, ...).
     source
         Where the sizes come from.
+    session
+        What a context occupies, where the model's file says so; no part of a trace, nor of what makes two
+        geometries equal. See `session_shape`.
 
     Raises
     ------
@@ -72,6 +77,7 @@ class ModelGeometry:
     handoff_bytes: int = 0
     total_layers: int = 0
     source: str = ""
+    session: SessionShape | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         n = len(self.layer_ids)
@@ -79,10 +85,10 @@ class ModelGeometry:
             raise TraceError(f"model {self.name!r} has no MoE layer")
         if list(self.layer_ids) != sorted(set(self.layer_ids)):
             raise TraceError(f"model {self.name!r}: layer ids must ascend without repeats")
-        for field in ("expert_bytes", "dense_bytes"):
-            values = getattr(self, field)
+        for name in ("expert_bytes", "dense_bytes"):
+            values = getattr(self, name)
             if len(values) != n:
-                raise TraceError(f"model {self.name!r}: {field} has {len(values)} entries for {n} MoE layers")
+                raise TraceError(f"model {self.name!r}: {name} has {len(values)} entries for {n} MoE layers")
         for layer, size in zip(self.layer_ids, self.expert_bytes, strict=True):
             if size <= 0:
                 raise TraceError(f"model {self.name!r}: expert bytes of layer {layer} are missing (found {size})")
@@ -135,6 +141,13 @@ class ModelGeometry:
             "with --model (residency list models)"
         )
 
+    @property
+    def session_shape(self) -> SessionShape | None:
+        """What a context occupies: as given, or as the packaged model of this name has it (for traces)."""
+        if self.session is not None or self.name not in list_models():
+            return self.session
+        return read_model(self.name).session_shape(self.quant_family)
+
     def key(self, layer_index: int, expert: int) -> int:
         """Integer key of an expert; `layer_index` counts MoE layers from 0."""
         return layer_index * self.experts + expert
@@ -149,12 +162,12 @@ class ModelGeometry:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able form; `from_dict` reads it back."""
-        return {f: (list(v) if isinstance(v, tuple) else v) for f, v in vars(self).items()}
+        return {f: (list(v) if isinstance(v, tuple) else v) for f, v in vars(self).items() if f != "session"}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ModelGeometry:
         """Geometry from `to_dict`'s form; unknown keys are refused."""
-        known = set(cls.__dataclass_fields__)
+        known = set(cls.__dataclass_fields__) - {"session"}
         extra = sorted(set(data) - known)
         if extra:
             raise TraceError(f"geometry has unknown field(s) {', '.join(extra)}")
@@ -175,6 +188,7 @@ def quant_family(name: str) -> str:
     return "fp16" if family == "f16" else family
 
 
+@cache
 def list_models() -> dict[str, list[str]]:
     """Names of the packaged models, each with its quantizations (the default first)."""
     found: dict[str, list[str]] = {}
@@ -196,9 +210,28 @@ def load_model(spec: str, quant: str | None = None) -> ModelGeometry:
     TraceError
         Unknown name or quantization (the valid ones are listed), or a file that does not validate.
     """
+    if not spec.endswith(".toml"):
+        spec, _, tail = spec.partition("/")
+        quant = quant or tail or None
+    data = read_model(spec)
+    return _build(data, quant or data.default_quant, spec if spec.endswith(".toml") else f"model {spec}")
+
+
+def read_model(spec: str) -> ModelFile:
+    """Checked contents of a model's file: all its quantizations, its context, its routing style.
+
+    Parameters
+    ----------
+    spec
+        Name of a packaged model (without a quantization), or path of a TOML file of the same form.
+
+    Raises
+    ------
+    TraceError
+        Unknown name (the valid ones are listed), or a file that does not validate.
+    """
     from expert_residency.traces.model_file import parse
 
-    name, _, tail = spec.partition("/")
     if spec.endswith(".toml"):
         path = Path(spec)
         if not path.is_file():
@@ -208,16 +241,14 @@ def load_model(spec: str, quant: str | None = None) -> ModelGeometry:
         except UnicodeDecodeError as error:
             raise TraceError("not valid UTF-8", path=path, place=f"byte {error.start}") from None
     else:
-        quant = quant or tail or None
-        file = resources.files("expert_residency.traces").joinpath("models", f"{name.lower()}.toml")
+        file = resources.files("expert_residency.traces").joinpath("models", f"{spec.lower()}.toml")
         if not file.is_file():
             names = list(list_models())
-            close = difflib.get_close_matches(name.lower(), names, 1)
+            close = difflib.get_close_matches(spec.lower(), names, 1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise TraceError(f"unknown model {name!r}{hint} (known: {', '.join(names)})")
-        text, origin = file.read_text(encoding="utf-8"), f"model {name}"
-    data = parse(text, origin)
-    return _build(data, quant or data.default_quant, origin)
+            raise TraceError(f"unknown model {spec!r}{hint} (known: {', '.join(names)})")
+        text, origin = file.read_text(encoding="utf-8"), f"model {spec}"
+    return parse(text, origin)
 
 
 def _build(data: ModelFile, quant: str, origin: str) -> ModelGeometry:
@@ -249,4 +280,5 @@ def _build(data: ModelFile, quant: str, origin: str) -> ModelGeometry:
         handoff_bytes=data.handoff_bytes,
         total_layers=data.total_layers,
         source=f"{chosen.source} ({chosen.kind})",
+        session=data.session_shape(chosen.family),
     )

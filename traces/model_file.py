@@ -8,6 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import QUANT_FAMILIES
+from expert_residency.traces.session import DraftShape, SessionShape
+
+DEFAULT_STYLE = "qwen3-30b-a3b"
+"""Routing style of models that have none of their own."""
 
 
 class Quant(BaseModel):
@@ -31,8 +35,48 @@ class Quant(BaseModel):
         return self
 
 
+class Session(BaseModel):
+    """What a context occupies; the fields are those of `traces.session.SessionShape`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    kv_layers: int = Field(ge=0)
+    key_values: int = Field(ge=1)
+    value_values: int = Field(ge=0)
+    state_bytes: int = Field(default=0, ge=0)
+    buffer_bytes: int = Field(default=0, ge=0)
+    index_cell_bytes: int = Field(default=0, ge=0)
+    rope_cell_bytes: int = Field(default=0, ge=0)
+    window_layers: int = Field(default=0, ge=0)
+    window_tokens: int = Field(default=0, ge=0)
+    kind: str = Field(pattern="^(measured|datasheet|derived|assumed)$")
+    source: str
+
+
+class Draft(BaseModel):
+    """The draft layer; `head_bytes` by family of quantization, with a `default`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    layer_bytes: int = Field(ge=1)
+    head_bytes: dict[str, int]
+    cell_bytes: int = Field(default=0, ge=0)
+    kind: str = Field(pattern="^(measured|datasheet|derived|assumed)$")
+    source: str
+
+    @model_validator(mode="after")
+    def _heads(self) -> Draft:
+        if "default" not in self.head_bytes:
+            raise ValueError("head_bytes lacks default, the size for families that are not named")
+        if unknown := sorted(set(self.head_bytes) - {"default", *QUANT_FAMILIES}):
+            raise ValueError(f"unknown family {unknown[0]!r} (known: {', '.join(QUANT_FAMILIES)})")
+        return self
+
+
 class ModelFile(BaseModel):
-    """Shape of a model and its quantizations."""
+    """Shape of a model, its quantizations, its context, and how it routes.
+
+    `style` is the routing style (`traces/styles`) that stands for the model where no trace is given, `trace` the
+    bundled trace that comes before it.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
@@ -47,7 +91,28 @@ class ModelFile(BaseModel):
     expert_width: int = 0
     source: str
     default_quant: str
+    style: str = DEFAULT_STYLE
+    trace: str | None = None
+    session: Session | None = None
+    draft: Draft | None = None
     quants: dict[str, Quant]
+
+    @model_validator(mode="after")
+    def _default_is_there(self) -> ModelFile:
+        if self.default_quant not in self.quants:
+            raise ValueError(f"default_quant {self.default_quant!r} is none of quants: {', '.join(self.quants)}")
+        return self
+
+    def session_shape(self, family: str) -> SessionShape | None:
+        """What a context occupies, with the draft head of a family; None if the file does not say."""
+        if self.session is None:
+            return None
+        draft = None
+        if self.draft is not None:
+            heads = self.draft.head_bytes
+            draft = DraftShape(self.draft.layer_bytes, heads.get(family, heads["default"]), self.draft.cell_bytes)
+        facts = self.session.model_dump(exclude={"kind", "source"})
+        return SessionShape(**facts, source=f"{self.session.source} ({self.session.kind})", draft=draft)
 
 
 def parse(text: str, origin: str) -> ModelFile:

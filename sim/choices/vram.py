@@ -2,44 +2,11 @@
 
 from __future__ import annotations
 
-from expert_residency.errors import SimError
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.ram import HostBudget, host_budget
-from expert_residency.hwmodels.vram import (
-    FLASH_NEXT_DRAFT_BYTES,
-    FLASH_NEXT_DRAFT_HEAD_BYTES,
-    FLASH_NEXT_SESSION,
-    Line,
-    SessionShape,
-    VramBudget,
-    Weights,
-    session_lines,
-    streamed_kv_bytes,
-    vram_budget,
-)
+from expert_residency.hwmodels.vram import Line, VramBudget, Weights, vram_budget
+from expert_residency.sim.choices.session import session_lines, session_shape, streamed_kv_bytes
 from expert_residency.traces import ModelGeometry
-
-SESSIONS: dict[str, SessionShape] = {
-    "qwen3.8-flash-next": FLASH_NEXT_SESSION,
-    "qwen3.8-flash-next-coder": FLASH_NEXT_SESSION,
-}
-"""Models whose context is known line by line; the context of others is given in bytes."""
-
-
-def session_shape(geometry: ModelGeometry) -> SessionShape:
-    """What a context takes in this model.
-
-    Raises
-    ------
-    SimError
-        If it is not known; the models whose it is are listed.
-    """
-    if geometry.name not in SESSIONS:
-        raise SimError(
-            f"the context of {geometry.name} is not known line by line (known: {', '.join(SESSIONS)}); "
-            "give its size, as in --session 600MiB"
-        )
-    return SESSIONS[geometry.name]
 
 
 def card_budget(
@@ -70,7 +37,7 @@ def card_budget(
 
     Raises
     ------
-    SimError, HardwareError
+    SimError, TraceError
         A context that is not known, an unknown KV type, too few resident cells.
     """
     dense = sum(geometry.dense_bytes) + geometry.dense_only_bytes
@@ -79,9 +46,9 @@ def card_budget(
         lines = [Line("session", session_bytes, "as asked")]
         return vram_budget(profile.gpu, weights, lines, reserve_bytes=reserve_bytes)
     shape = session_shape(geometry)
-    draft_head = FLASH_NEXT_DRAFT_HEAD_BYTES.get(geometry.quant_family, FLASH_NEXT_DRAFT_HEAD_BYTES["iq3"])
+    layer = shape.draft if draft else None
     weights = Weights(
-        dense, geometry.head_bytes, draft_head if draft else 0, FLASH_NEXT_DRAFT_BYTES if draft else 0
+        dense, geometry.head_bytes, layer.head_bytes if layer else 0, layer.layer_bytes if layer else 0
     )
     lines = session_lines(shape, context, kv_type=kv_type, kv_resident=kv_resident, draft=draft)
     return vram_budget(profile.gpu, weights, lines, reserve_bytes=reserve_bytes)

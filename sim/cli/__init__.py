@@ -6,11 +6,22 @@ Errors of the user's making (`UserError`) become one sentence on stderr and exit
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
+
+
+class _Sorted(TyperGroup):
+    """Commands by name, whichever module was imported first."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(self.commands)
+
 
 app = typer.Typer(
     name="residency",
+    cls=_Sorted,
     help="Simulate where a mixture-of-experts model keeps its experts, and what that costs.",
     no_args_is_help=True,
     add_completion=False,

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from expert_residency.sim.split.study import Answer, Study
     from expert_residency.traces import RoutingTrace
 
-BUNDLED = {"qwen3.8-flash-next": "flash-next-synthetic"}
-STYLE_OF = {"qwen3.8-flash-next-coder": "qwen3.8-flash-next"}
 TOKENS, SEED = 448, 1
 
 
@@ -57,11 +55,11 @@ def split(
     ] = None,
     headroom: Annotated[str, typer.Option(help="RAM kept free of experts.")] = "10GB",
     context: Annotated[int, typer.Option(min=1, help="Tokens of context.")] = 32_768,
-    kv: Annotated[str, typer.Option("--kv", help="KV type: int8, fp16, q4_0, k8v4.")] = "int8",
+    kv: Annotated[str, typer.Option("--kv", help="KV type: int8, fp16, q4_0, k8v4, q8_0.")] = "int8",
     kv_resident: Annotated[int, typer.Option(help="KV cells a layer kept on the card, 0 for all.")] = 0,
     session: Annotated[
         str | None,
-        typer.Option("--session", help="Bytes of the context on each card, for models it is not known of."),
+        typer.Option("--session", help="Bytes of the context on each card, where the model's file does not say."),
     ] = None,
     draft: Annotated[bool, typer.Option("--draft", help="With the draft layer on the last card.")] = False,
     carve: Annotated[bool, typer.Option("--carve", help="Dense weights only on the card that uses them.")] = False,
@@ -201,19 +199,18 @@ def _quants(model: str, asked: list[str] | None) -> tuple[str, tuple[str | None,
 
 
 def _trace(source: str | None, fmt: str | None, model: str, quant: str | None) -> RoutingTrace:
-    """The trace asked for, or a synthetic one of the model's shape."""
+    """The trace asked for, the model's bundled one, or a synthetic one of its shape and style."""
     from expert_residency.traces import load_model
-    from expert_residency.traces.bundled import list_bundled
-    from expert_residency.traces.synthetic import generate, list_styles, load_style
+    from expert_residency.traces.geometry import read_model
+    from expert_residency.traces.synthetic import generate, load_style
 
     geometry = load_model(model, quant)
     if source is not None:
         return open_trace(source, fmt, geometry.label if not model.endswith(".toml") else model)
-    if BUNDLED.get(geometry.name) in list_bundled():
-        return open_trace(f"bundled:{BUNDLED[geometry.name]}", None, None)
-    style = STYLE_OF.get(geometry.name, geometry.name)
-    style = style if style in list_styles() else "qwen3-30b-a3b"
-    return generate(geometry, load_style(style), tokens=TOKENS, seed=SEED, weights=False)
+    file = read_model(model)
+    if file.trace is not None:
+        return open_trace(f"bundled:{file.trace}", None, None)
+    return generate(geometry, load_style(file.style), tokens=TOKENS, seed=SEED, weights=False)
 
 
 def _show(found: Study, trace: RoutingTrace) -> None:

@@ -15,11 +15,11 @@ def vram(
     model: Annotated[str, typer.Option(help="Model geometry, NAME, NAME/QUANT or FILE.toml.")],
     hardware: Annotated[str, typer.Option(help="Profile name or file.")],
     context: Annotated[int, typer.Option(min=1, help="Tokens that the context can hold.")] = 4096,
-    kv: Annotated[str, typer.Option(help="KV cell: int8, fp16, q4_0 or k8v4.")] = "int8",
+    kv: Annotated[str, typer.Option(help="KV cell: int8, fp16, q4_0, k8v4 or q8_0.")] = "int8",
     kv_resident: Annotated[int, typer.Option(min=0, help="Cells a layer kept on the card; 0: all.")] = 0,
     draft: Annotated[bool, typer.Option(help="With the draft layer and its head.")] = True,
     session: Annotated[
-        str | None, typer.Option(help="Size of the context, for models whose context is not known.")
+        str | None, typer.Option(help="Size of the context, where the model's file does not say.")
     ] = None,
     reserve: Annotated[str | None, typer.Option(help="Kept free, instead of the profile's reserve.")] = None,
     host: Annotated[

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from expert_residency.errors import UserError
 from expert_residency.hwmodels.units import GIB
-from expert_residency.hwmodels.vram import VramBudget, session_lines
-from expert_residency.sim.choices.vram import SESSIONS
+from expert_residency.hwmodels.vram import VramBudget
+from expert_residency.sim.choices.session import session_lines, session_shape
 from expert_residency.sim.split.memory import HOST_MODES, Needs, gib, needs_of, ram_need, spread_slots
 from expert_residency.sim.split.placement import Placement, Problem, Shortfall
 from expert_residency.sim.split.planner import MAX_CARDS
@@ -126,7 +126,7 @@ def _on_cards(problem: Problem, needs: Needs) -> int | None:
 
 def _largest_context(needs: Needs, budget: VramBudget, cache_bytes: int) -> int:
     """Largest context in steps of 1,024 tokens that leaves the card `cache_bytes` for experts; 0: none."""
-    shape = SESSIONS[needs.geometry.name]
+    shape = session_shape(needs.geometry)
     free = budget.cache_bytes + sum(line.nbytes for line in needs.session)
 
     def leaves(tokens: int) -> bool:

@@ -14,16 +14,12 @@ from typing import Literal
 from expert_residency.errors import SimError
 from expert_residency.hwmodels.units import GB, GIB
 from expert_residency.hwmodels.vram import (
-    FLASH_NEXT_DRAFT_BYTES,
-    FLASH_NEXT_DRAFT_HEAD_BYTES,
     STAGE_RESERVE_BYTES,
     Line,
     VramBudget,
-    session_lines,
     slot_bytes,
-    streamed_kv_bytes,
 )
-from expert_residency.sim.choices.vram import SESSIONS
+from expert_residency.sim.choices.session import session_lines, session_shape, streamed_kv_bytes
 from expert_residency.sim.split.cards import Card
 from expert_residency.traces import ModelGeometry
 
@@ -116,7 +112,7 @@ def needs_of(
     geometry
         The model.
     context, kv_type, kv_resident
-        As in `hwmodels.vram.session_lines`.
+        As in `sim.choices.session.session_lines`.
     session_bytes
         Bytes of the session a card, for models whose context is not known line by line.
     draft
@@ -133,26 +129,24 @@ def needs_of(
     ------
     SimError
         A model without a known context and no `session_bytes`, or a draft layer that is not known.
-    HardwareError
-        An impossible context or KV type.
+    TraceError
+        An unknown KV type.
     """
     if session_bytes is not None:
         return Needs(geometry, (Line("session", session_bytes, "as given"),), (), carve)
-    shape = SESSIONS.get(geometry.name)
-    if shape is None:
-        raise SimError(
-            f"what a context of {geometry.name} occupies is not known; give it in bytes for each card, "
-            "as in --session 2GiB (0B for none)"
-        )
+    shape = session_shape(geometry)
     lines = session_lines(shape, context, kv_type=kv_type, kv_resident=kv_resident, draft=draft)
     session = tuple(line for line in lines if line.name != "draft KV")
     draft_lines: tuple[Line, ...] = ()
     if draft:
-        # Families without a printed draft head are given the largest.
-        head = FLASH_NEXT_DRAFT_HEAD_BYTES.get(geometry.quant_family, max(FLASH_NEXT_DRAFT_HEAD_BYTES.values()))
+        if shape.draft is None:
+            raise SimError(
+                f"the sizes of a draft layer of {geometry.name} are not known: leave --draft out, or add a "
+                "[draft] table to the model's file"
+            )
         draft_lines = (
-            Line("draft head", head, shape.source),
-            Line("draft layer", FLASH_NEXT_DRAFT_BYTES, shape.source),
+            Line("draft head", shape.draft.head_bytes, shape.source),
+            Line("draft layer", shape.draft.layer_bytes, shape.source),
             *(line for line in lines if line.name == "draft KV"),
         )
     streamed = streamed_kv_bytes(shape, context, kv_type=kv_type, kv_resident=kv_resident)

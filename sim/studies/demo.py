@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from expert_residency.hwmodels.registry import load_profile
-from expert_residency.hwmodels.vram import FLASH_NEXT_SESSION, Weights, session_lines, vram_budget
+from expert_residency.hwmodels.vram import Weights, vram_budget
 from expert_residency.policies import sees_future
 from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.session import session_lines, session_shape
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.timed.result import RunResult
@@ -66,7 +67,7 @@ class DemoRun:
 def expert_room(hardware: str, geometry: ModelGeometry) -> int:
     """Bytes that a card has left for experts at 32K context, int8 keys and values."""
     weights = Weights(sum(geometry.dense_bytes), head_bytes=geometry.head_bytes)
-    session = session_lines(FLASH_NEXT_SESSION, CONTEXT_TOKENS)
+    session = session_lines(session_shape(geometry), CONTEXT_TOKENS)
     return vram_budget(load_profile(hardware).gpu, weights, session).cache_bytes
 
 
