@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from expert_residency.errors import SimError
-from expert_residency.traces import ModelGeometry, RoutingTrace, load_model, read_trace
+
+if TYPE_CHECKING:  # the commands name these functions, and their help should not wait for numpy
+    from expert_residency.traces import ModelGeometry, RoutingTrace
 
 
 def open_trace(source: str, fmt: str | None, model: str | None) -> RoutingTrace:
     """Trace from a file or `bundled:NAME`; `model` replaces its byte sizes where the trace has its own."""
+    from expert_residency.traces import load_model, read_trace
+
     geometry = load_model(model) if model else None
     if source.startswith("bundled:"):
         from expert_residency.traces.bundled import load
