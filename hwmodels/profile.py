@@ -6,14 +6,14 @@ meanings are tabled in ``docs/hardware.md``.
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.quantity import Count, FamilyRates, Positive, Quantity, Rate, Section, Share, Whole
 from expert_residency.hwmodels.units import mb_per_s
+from expert_residency.toml import checked
 
 ExpertSource = Literal["pinned", "pageable", "page_cache", "budget", "assembled"]
 
@@ -262,44 +262,7 @@ def parse_profile(data: dict[str, Any], where: object) -> HardwareProfile:
     Raises
     ------
     HardwareError
-        One sentence that names file and field: a bare number, an unknown key (with the close valid names), a
-        missing field, a value out of range.
+        File and field of everything that is wrong: bare numbers, unknown keys (with the closest valid name),
+        missing fields, values out of range.
     """
-    try:
-        return HardwareProfile.model_validate(data)
-    except ValidationError as error:
-        raise HardwareError(_sentence(error, data), path=where) from None
-
-
-def _sentence(error: ValidationError, data: dict[str, Any]) -> str:
-    # A misspelt key also leaves its field missing: name the key, which is the cause.
-    details = sorted(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", e["type"] == "missing"))
-    first = details[0]
-    parts = tuple(part for part in first["loc"] if not isinstance(part, int))
-    place, last = ".".join(map(str, parts)), str(parts[-1])
-    given = first["input"]
-    if first["type"] == "extra_forbidden":
-        valid = _valid_names(tuple(map(str, parts[:-1])))
-        prefixed = [name for name in valid if name.startswith(last)]
-        close = prefixed or difflib.get_close_matches(last, valid, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}" if close else f"valid names are {', '.join(valid)}"
-        return f"{place} is not a field; {hint}"
-    if first["type"] == "missing":
-        return f"{place} is missing"
-    if isinstance(given, int | float) and not isinstance(given, bool) and first["type"].startswith("model"):
-        example = f'{last} = {{ value = {given}, kind = "measured", source = "where it was read" }}'
-        return f"{place} is the bare number {given}; every number says what it is, as in {example}"
-    message = first["msg"].removeprefix("Value error, ")
-    shown = "" if isinstance(given, dict) else f" (found {given!r})"
-    return f"{place}: {message[0].lower()}{message[1:]}{shown}"
-
-
-def _valid_names(parents: tuple[str, ...]) -> list[str]:
-    model: Any = HardwareProfile
-    for name in parents:
-        field = model.model_fields.get(name) if isinstance(model, type) and issubclass(model, BaseModel) else None
-        if field is None:  # a table of numbers (rates by worker count): its entries are quantities
-            return list(Quantity.model_fields)
-        options = [field.annotation, *getattr(field.annotation, "__args__", ())]
-        model = next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), Quantity)
-    return list(model.model_fields)
+    return checked(HardwareProfile, data, HardwareError, where)

@@ -7,20 +7,15 @@ integer form is read through a view declared beside the field, `h2d_mb_per_s`. T
 from __future__ import annotations
 
 import math
-import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from expert_residency.errors import HardwareError
+from expert_residency.families import quant_family
 from expert_residency.hwmodels.units import bytes_from_gib, bytes_from_mib, mb_per_s, ns_from_us
 
 Kind = Literal["measured", "datasheet", "derived", "assumed"]
-
-FAMILIES = (
-    "iq1 iq2 iq3 iq4 q2 q3 q4 q5 q6 q8 mxfp4 nvfp4 fp16 bf16".split()  # noqa: SIM905
-)
-"""Quantization families that a rate may depend on."""
 
 
 class Whole:
@@ -81,6 +76,14 @@ class Quantity(Section):
     source: str = Field(min_length=3)
     spread: tuple[float, float] | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_bare_number(cls, data: Any) -> Any:
+        if isinstance(data, int | float) and not isinstance(data, bool):
+            example = f'{{ value = {data}, kind = "measured", source = "where it was read" }}'
+            raise ValueError(f"a bare number; every number says what it is, as in {example}")
+        return data
+
     @property
     def count(self) -> int:
         """The value as a whole number, for fields that count things."""
@@ -131,6 +134,11 @@ class FamilyRates(Section):
     iq2: Rate | None = None
     iq3: Rate | None = None
     iq4: Rate | None = None
+    iq5: Rate | None = None
+    iq6: Rate | None = None
+    tq1: Rate | None = None
+    tq2: Rate | None = None
+    q1: Rate | None = None
     q2: Rate | None = None
     q3: Rate | None = None
     q4: Rate | None = None
@@ -139,46 +147,20 @@ class FamilyRates(Section):
     q8: Rate | None = None
     mxfp4: Rate | None = None
     nvfp4: Rate | None = None
+    int2: Rate | None = None
+    int3: Rate | None = None
+    int4: Rate | None = None
+    int8: Rate | None = None
+    fp8: Rate | None = None
     fp16: Rate | None = None
     bf16: Rate | None = None
+    fp32: Rate | None = None
 
     def of(self, family: str) -> Quantity:
-        """The quantity for a family.
-
-        Raises
-        ------
-        HardwareError
-            For a word that is no quantization family.
-        """
-        if family not in FAMILIES:
-            raise HardwareError(f"unknown quantization family {family!r}; valid ones are {', '.join(FAMILIES)}")
-        found: Quantity | None = getattr(self, family)
+        """The quantity for a family, or for any name that `families.quant_family` reads."""
+        found: Quantity | None = getattr(self, quant_family(family), None)
         return found or self.default
 
     def mb_per_s(self, family: str) -> int:
         """Whole MB/s for a family."""
         return mb_per_s(self.of(family).value)
-
-
-def quant_family(quant: str) -> str:
-    """Family of a quantization's name: ``UD-Q4_K_XL`` is ``q4``, ``IQ2_XS`` is ``iq2``, ``F16`` is ``fp16``.
-
-    Raises
-    ------
-    HardwareError
-        If the name holds none of the known families.
-    """
-    name = quant.lower()
-    for special, family in (
-        ("mxfp4", "mxfp4"),
-        ("nvfp4", "nvfp4"),
-        ("bf16", "bf16"),
-        ("fp16", "fp16"),
-        ("f16", "fp16"),
-    ):
-        if special in name:
-            return family
-    found = re.search(r"(?<![a-z])i?q\d", name)
-    if not found or found[0] not in FAMILIES:
-        raise HardwareError(f"no quantization family in {quant!r}; known families are {', '.join(FAMILIES)}")
-    return found[0]

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from expert_residency.hwmodels.quantity import FAMILIES, FamilyRates, Quantity, Section
+from expert_residency.families import FAMILIES
+from expert_residency.hwmodels.quantity import FamilyRates, Quantity, Section
 from expert_residency.hwmodels.registry import list_profiles, load_profile, profile_aliases
 
 _BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

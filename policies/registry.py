@@ -7,7 +7,6 @@ skipped; a misspelt name or parameter is an error that lists the valid ones.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import typing
 import warnings
@@ -22,6 +21,7 @@ from expert_residency.policies.protocol import (
     Policy,
     PrefetchPolicy,
 )
+from expert_residency.text import check_known, parse_call
 
 Kind = Literal["eviction", "admission", "prefetch", "placement"]
 KINDS: dict[Kind, type[Policy]] = {
@@ -57,10 +57,7 @@ def load(kind: Kind, name: str) -> type[Policy]:
         No such name (the valid ones are listed), or the plug-in cannot be imported or is of another kind.
     """
     points = _names(kind)
-    if name not in points:
-        close = difflib.get_close_matches(name, list(points), 1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise PolicyError(f"unknown {kind} policy {name!r}{hint} (known: {', '.join(points)})")
+    check_known(f"{kind} policy", name, points, PolicyError)
     try:
         cls = points[name].load()
     except Exception as error:
@@ -82,18 +79,14 @@ def create(kind: Literal["placement"], spec: str) -> PlacementPolicy: ...
 def create(kind: Kind, spec: str) -> Policy: ...
 def create(kind: Kind, spec: str) -> Policy:
     """Policy from `name` or `name:param=value,...`; values are checked against the parameter's type."""
-    name, _, tail = spec.partition(":")
-    cls = load(kind, name.strip())
-    fields = {f.name: f for f in dataclasses.fields(cls)}
+    name, given = parse_call(spec, f"{kind} policy", PolicyError)
+    cls = load(kind, name)
+    known = [field.name for field in dataclasses.fields(cls)]
     hints = typing.get_type_hints(cls)
     values: dict[str, Any] = {}
-    for part in filter(None, (p.strip() for p in tail.split(","))):
-        key, eq, text = part.partition("=")
-        key = key.strip().replace("-", "_")
-        if not eq or key not in fields:
-            known = ", ".join(fields) or "none"
-            raise PolicyError(f"{kind} policy {name}: unknown parameter {key!r} (known: {known})")
-        values[key] = _convert(text.strip(), hints[key], f"{kind} policy {name}: parameter {key}")
+    for key, text in given.items():
+        check_known(f"{kind} policy {name}: parameter", key, known, PolicyError)
+        values[key] = _convert(text, hints[key], f"{kind} policy {name}: parameter {key}")
     return cls(**values)
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from expert_residency.families import FAMILIES
 from expert_residency.traces import ModelGeometry, TraceError, list_models, load_model
-from expert_residency.traces.geometry import QUANT_FAMILIES, quant_family
 
 ALL = [f"{name}/{quant}" for name, quants in list_models().items() for quant in quants]
 
@@ -36,7 +36,7 @@ FLASH_NEXT_GIB = {  # all routed experts, as printed by the engine
 def test_every_packaged_quantization_loads_and_says_where_from(spec: str) -> None:
     g = load_model(spec)
     assert g.label == spec
-    assert g.quant_family in QUANT_FAMILIES
+    assert g.quant_family in FAMILIES
     assert g.source.endswith(("(measured)", "(datasheet)", "(derived)", "(assumed)"))
     assert min(g.dense_bytes) > 0
     assert g.head_bytes > 0
@@ -84,19 +84,6 @@ def test_a_slot_holds_a_whole_expert() -> None:
     projection_bytes = 2 * 768 * g.hidden_size
     assert 3 * projection_bytes // g.expert_bytes[0] == 1
     assert g.expert_bytes[0] == 3 * projection_bytes
-
-
-@pytest.mark.parametrize(
-    ("name", "family"),
-    [
-        ("Qwen3-30B-A3B-Q4_K_M", "q4"), ("UD-Q4_K_XL", "q4"), ("IQ2_XS", "iq2"), ("UD-IQ4_XS", "iq4"),
-        ("Q8_0", "q8"),
-        ("MXFP4", "mxfp4"), ("model-bf16", "bf16"), ("x-F16", "fp16"), ("IQ1_M", "iq1"), ("q5_k", "q5"),
-        ("llama", "unknown"),
-    ],
-)  # fmt: skip
-def test_quant_family(name: str, family: str) -> None:
-    assert quant_family(name) == family
 
 
 @given(st.integers(0, 74), st.integers(0, 255))
@@ -150,7 +137,7 @@ def test_a_file_of_the_users(tmp_path: Path) -> None:
         ("dense_layer_bytes = 5", "", "dense_layer_bytes of quantization Q4 is missing"),
         ("top_k = 2", "top_k = 9", "top-k 9 of 8 experts is impossible"),
         ('kind = "assumed"', 'kind = "guess"', "kind"),
-        ('family = "q4"', 'family = "Q4"', "unknown family 'Q4' (known: iq1,"),
+        ('family = "q4"', 'family = "Q4"', "unknown family 'Q4'; did you mean q4? (known: iq1,"),
         ("experts = 8", 'experts = "8?"', "experts"),
         ("total_layers = 4", "total_layers = 1", "no MoE layer"),
         ('name = "mine"', 'name = "mine', "not valid TOML"),
@@ -168,10 +155,10 @@ def test_bad_files_are_one_sentence(old: str, new: str, says: str, tmp_path: Pat
 
 
 def test_no_such_file(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="no such model file"):
+    with pytest.raises(TraceError, match="no such file"):
         load_model(str(tmp_path / "none.toml"))
     (tmp_path / "latin.toml").write_bytes(b"# \xe9")
-    with pytest.raises(TraceError, match="byte 2: not valid UTF-8"):
+    with pytest.raises(TraceError, match="byte 2: not a text file"):
         load_model(str(tmp_path / "latin.toml"))
 
 

@@ -130,7 +130,7 @@ def test_sizes_are_counted_over_the_parameters(model: Any) -> None:
     assert geometry.layer_ids == (0, 1, 2)
     assert geometry.expert_bytes == (3 * HIDDEN * WIDTH * 4,) * LAYERS
     assert geometry.expert_params == 3 * HIDDEN * WIDTH
-    assert (geometry.experts, geometry.top_k, geometry.quant_family) == (EXPERTS, TOP_K, "f32")
+    assert (geometry.experts, geometry.top_k, geometry.quant_family) == (EXPERTS, TOP_K, "fp32")
     everything = sum(p.numel() * p.element_size() for p in model.parameters())
     embedding = model.get_input_embeddings().weight.numel() * 4
     counted = geometry.all_expert_bytes + sum(geometry.dense_bytes) + geometry.head_bytes

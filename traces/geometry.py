@@ -7,20 +7,19 @@ dense starts its list at the first MoE layer, and nothing is renumbered.
 
 from __future__ import annotations
 
-import difflib
-import re
-import tomllib
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from expert_residency.errors import TraceError
+from expert_residency.toml import Shelf, checked
 from expert_residency.traces.session import SessionShape
 
 if TYPE_CHECKING:
     from expert_residency.traces.model_file import ModelFile
+
+MODELS = Shelf("expert_residency.traces", "models", "model", TraceError)
+"""Where model files are."""
 
 
 @dataclass(frozen=True)
@@ -175,30 +174,14 @@ class ModelGeometry:
         return cls(**fields)
 
 
-QUANT_FAMILIES = ("iq1", "iq2", "iq3", "iq4", "q2", "q3", "q4", "q5", "q8", "mxfp4", "nvfp4", "fp16", "bf16")
-_FAMILY = re.compile(r"(?:^|[-_./])(IQ[1-4]|Q[2-58]|MXFP4|NVFP4|BF16|F16|FP16)(?=[-_.]|$)", re.IGNORECASE)
-
-
-def quant_family(name: str) -> str:
-    """Key into a machine's rates from the name of a quantization or of a file (`Q4_K_M` is `q4`)."""
-    match = _FAMILY.search(name)
-    if match is None:
-        return "unknown"
-    family = match[1].lower()
-    return "fp16" if family == "f16" else family
-
-
 @cache
 def list_models() -> dict[str, list[str]]:
     """Names of the packaged models, each with its quantizations (the default first)."""
     found: dict[str, list[str]] = {}
-    for entry in sorted(
-        resources.files("expert_residency.traces").joinpath("models").iterdir(), key=lambda e: e.name
-    ):
-        if entry.name.endswith(".toml"):
-            data = tomllib.loads(entry.read_text(encoding="utf-8"))
-            default = data["default_quant"]
-            found[data["name"]] = [default, *(q for q in data["quants"] if q != default)]
+    for name in MODELS.names():
+        data = MODELS.read(name)
+        default = data["default_quant"]
+        found[data["name"]] = [default, *(q for q in data["quants"] if q != default)]
     return found
 
 
@@ -214,7 +197,7 @@ def load_model(spec: str, quant: str | None = None) -> ModelGeometry:
         spec, _, tail = spec.partition("/")
         quant = quant or tail or None
     data = read_model(spec)
-    return _build(data, quant or data.default_quant, spec if spec.endswith(".toml") else f"model {spec}")
+    return _build(data, quant or data.default_quant, MODELS.where(spec))
 
 
 def read_model(spec: str) -> ModelFile:
@@ -230,25 +213,9 @@ def read_model(spec: str) -> ModelFile:
     TraceError
         Unknown name (the valid ones are listed), or a file that does not validate.
     """
-    from expert_residency.traces.model_file import parse
+    from expert_residency.traces.model_file import ModelFile
 
-    if spec.endswith(".toml"):
-        path = Path(spec)
-        if not path.is_file():
-            raise TraceError("no such model file", path=path)
-        try:
-            text, origin = path.read_text(encoding="utf-8"), str(path)
-        except UnicodeDecodeError as error:
-            raise TraceError("not valid UTF-8", path=path, place=f"byte {error.start}") from None
-    else:
-        file = resources.files("expert_residency.traces").joinpath("models", f"{spec.lower()}.toml")
-        if not file.is_file():
-            names = list(list_models())
-            close = difflib.get_close_matches(spec.lower(), names, 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise TraceError(f"unknown model {spec!r}{hint} (known: {', '.join(names)})")
-        text, origin = file.read_text(encoding="utf-8"), f"model {spec}"
-    return parse(text, origin)
+    return checked(ModelFile, MODELS.load(spec), TraceError, MODELS.where(spec))
 
 
 def _build(data: ModelFile, quant: str, origin: str) -> ModelGeometry:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from expert_residency.errors import TraceError
-from expert_residency.traces.geometry import QUANT_FAMILIES
+from expert_residency.families import FAMILIES, UNKNOWN
+from expert_residency.text import unknown
 from expert_residency.traces.session import DraftShape, SessionShape
 
 DEFAULT_STYLE = "qwen3-30b-a3b"
@@ -30,8 +28,8 @@ class Quant(BaseModel):
     def _sizes(self) -> Quant:
         if self.expert_bytes is None:
             raise ValueError("expert_bytes is missing")
-        if self.family not in QUANT_FAMILIES:
-            raise ValueError(f"unknown family {self.family!r} (known: {', '.join(QUANT_FAMILIES)})")
+        if self.family not in (*FAMILIES, UNKNOWN):
+            raise ValueError(unknown("family", self.family, FAMILIES))
         return self
 
 
@@ -66,8 +64,9 @@ class Draft(BaseModel):
     def _heads(self) -> Draft:
         if "default" not in self.head_bytes:
             raise ValueError("head_bytes lacks default, the size for families that are not named")
-        if unknown := sorted(set(self.head_bytes) - {"default", *QUANT_FAMILIES}):
-            raise ValueError(f"unknown family {unknown[0]!r} (known: {', '.join(QUANT_FAMILIES)})")
+        for family in self.head_bytes:
+            if family not in ("default", *FAMILIES):
+                raise ValueError(unknown("family", family, FAMILIES))
         return self
 
 
@@ -113,14 +112,3 @@ class ModelFile(BaseModel):
             draft = DraftShape(self.draft.layer_bytes, heads.get(family, heads["default"]), self.draft.cell_bytes)
         facts = self.session.model_dump(exclude={"kind", "source"})
         return SessionShape(**facts, source=f"{self.session.source} ({self.session.kind})", draft=draft)
-
-
-def parse(text: str, origin: str) -> ModelFile:
-    """Checked contents of a model file; `origin` names it in errors."""
-    try:
-        return ModelFile.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise TraceError(f"not valid TOML ({error})", path=origin) from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise TraceError(first["msg"], path=origin, place=".".join(map(str, first["loc"]))) from None

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from expert_residency.errors import TraceError
+from expert_residency.families import quant_family
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.trace import IntArray, Phase, RoutingTrace, assemble
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.(.+)$")
 _EXPERTS = re.compile(r"(?:^|\.)experts\.")
-_FAMILIES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def geometry_of(model: torch.nn.Module, name: str | None = None) -> ModelGeometr
         expert_bytes=tuple(expert.values()),
         dense_bytes=tuple(dense.values()),
         quant=dtype,
-        quant_family=_FAMILIES.get(dtype, "unknown"),
+        quant_family=quant_family(dtype),
         head_bytes=head,
         dense_only_bytes=dense_only,
         expert_params=expert_params,

@@ -10,7 +10,6 @@ experts served by the processor or over PCIe) are those that the `notes` of the 
 from __future__ import annotations
 
 import csv
-import difflib
 import re
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -20,6 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from expert_residency.errors import HardwareError
+from expert_residency.text import unknown
 
 
 class Span(NamedTuple):
@@ -202,9 +202,7 @@ def _check_header(row_type: type[RowT], header: list[str], where: object) -> Non
     fields = row_type.model_fields
     for column in header:
         if column not in fields:
-            close = difflib.get_close_matches(column, fields, n=1)
-            hint = f"did you mean {close[0]}" if close else f"valid ones are {', '.join(fields)}"
-            raise HardwareError(f"unknown column {column!r}; {hint}", path=where, place="line 1")
+            raise HardwareError(unknown("column", column, fields), path=where, place="line 1")
     twice = next((column for column in header if header.count(column) > 1), None)
     if twice is not None:
         raise HardwareError(f"column {twice!r} appears twice", path=where, place="line 1")

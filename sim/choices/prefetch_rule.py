@@ -22,10 +22,10 @@ aosama/astronomical #537 (never evicting), Strata's look-ahead on mapped model f
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
 from expert_residency.errors import SimError
+from expert_residency.text import check_known, parse_call
 
 RULES = {"free": None, "guarded": "events", "never-evict": None, "staging": "slots", "pages": None}
 """Rules and the parameter that each takes."""
@@ -53,16 +53,11 @@ def parse_insertion(spec: str) -> Insertion:
     SimError
         Unknown rule or parameter, or a value that is not a whole number in range.
     """
-    rule, _, tail = (part.strip() for part in spec.partition(":"))
-    if rule not in RULES:
-        close = difflib.get_close_matches(rule, RULES, 1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise SimError(f"unknown insertion rule {rule!r}{hint} (known: {', '.join(RULES)})")
+    rule, given = parse_call(spec, "insertion rule")
+    check_known("insertion rule", rule, RULES)
     amount = DEFAULTS.get(rule, 0)
-    if tail:
-        name, _, value = (part.strip() for part in tail.partition("="))
-        if name != RULES[rule]:
-            raise SimError(f"insertion rule {rule}: unknown parameter {name!r} (known: {RULES[rule] or 'none'})")
+    for name, value in given.items():
+        check_known(f"insertion rule {rule}: parameter", name, filter(None, [RULES[rule]]))
         if not value.isdecimal():
             raise SimError(f"insertion rule {rule}: {name} is {value!r}, expected a whole number")
         amount = int(value)

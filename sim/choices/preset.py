@@ -6,19 +6,16 @@ A preset is a TOML file; its numbers carry unit, kind and source like a machine'
 
 from __future__ import annotations
 
-import difflib
-import tomllib
 from functools import cached_property
-from importlib import resources
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from expert_residency.errors import SimError
 from expert_residency.hwmodels.quantity import Count, Quantity, Share
+from expert_residency.toml import Shelf, checked
 
-_MAX_BASES = 8
+ENGINES = Shelf("expert_residency.sim.choices", "presets", "engine")
+"""Where presets are."""
 MISS_MODES: tuple[str, ...] = ("cpu", "fetch", "hybrid", "stream")
 
 
@@ -199,8 +196,7 @@ class EnginePreset(BaseModel):
 
 def list_engines() -> list[str]:
     """Names of the built-in presets."""
-    folder = resources.files("expert_residency.sim.choices").joinpath("presets")
-    return sorted(e.name.removesuffix(".toml") for e in folder.iterdir() if e.name.endswith(".toml"))
+    return ENGINES.names()
 
 
 def load_engine(name: str) -> EnginePreset:
@@ -211,44 +207,4 @@ def load_engine(name: str) -> EnginePreset:
     SimError
         Unknown name (the valid ones are listed) or a file that does not validate.
     """
-    try:
-        return EnginePreset.model_validate(_data(name))
-    except ValidationError as error:
-        raise SimError(f"engine {name}: {_sentence(error)}") from None
-
-
-def _data(name: str, depth: int = 0) -> dict[str, Any]:
-    """Fields of a preset, with those of its base below them."""
-    if depth > _MAX_BASES:
-        raise SimError(f"{name}: more than {_MAX_BASES} bases on top of each other; is there a circle?")
-    if name.endswith(".toml"):
-        if not Path(name).is_file():
-            raise SimError(f"{name}: no such engine preset file")
-        raw = Path(name).read_bytes()
-    else:
-        known = list_engines()
-        if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise SimError(f"unknown engine {name!r}{hint} (known: {', '.join(known)})")
-        raw = resources.files("expert_residency.sim.choices").joinpath("presets", f"{name}.toml").read_bytes()
-    try:
-        data = tomllib.loads(raw.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SimError(f"engine {name}: not valid TOML ({error})") from None
-    base = data.pop("base", None)
-    if base is None:
-        return data
-    if not isinstance(base, str):
-        raise SimError(f"engine {name}: base is {base!r}, expected a preset's name or file")
-    if base.endswith(".toml"):
-        base = str(Path(name).parent / base)
-    return _data(base, depth + 1) | data
-
-
-def _sentence(error: ValidationError) -> str:
-    """The first thing that is wrong; of what may be a number or a word, what is wrong with the number."""
-    first = error.errors()[0]
-    place = [str(part) for part in first["loc"] if not str(part).startswith(("function-", "literal["))]
-    message = first["msg"].removeprefix("Value error, ")
-    return f"{'.'.join(place)}: {message[0].lower()}{message[1:]}"
+    return checked(EnginePreset, ENGINES.load(name), where=ENGINES.where(name))

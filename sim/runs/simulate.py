@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from expert_residency.errors import CompileError, MisfitError, SimError
+from expert_residency.families import rate_notes
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.units import ns_for_bytes
@@ -303,8 +304,8 @@ def manifest(
         "model": trace.geometry.label,
         "trace_sha256": trace.content_hash,
         "synthetic": trace.synthetic,
-        "hardware_sha256": [_digest(profile.model_dump(mode="json")) for profile in profiles],
-        "engine_sha256": _digest(preset.model_dump(mode="json")),
+        "hardware_sha256": [_digest(profile.model_dump(mode="json", exclude_none=True)) for profile in profiles],
+        "engine_sha256": _digest(preset.model_dump(mode="json", exclude_none=True)),
         "spec": spec.to_dict(),
     }
 
@@ -322,6 +323,7 @@ def _warnings(trace: RoutingTrace, result: RunResult, spec: RunSpec, machine: Ma
         )
     if trace.synthetic:
         found.append("the trace is synthetic: generated, not recorded from a model")
+    found += rate_notes(trace.geometry.label, trace.geometry.quant_family)
     if gap := trace.geometry.gap:
         found.append(gap)
     if result.evictions == 0 and result.admitted_bytes and spec.eviction != "static":

@@ -16,10 +16,8 @@ An arm's keys replace those of the file. `measured_tok_s` and `note` stand besid
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,11 @@ from expert_residency.sim.choices.scenario import Scenario, build_scenario, from
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.timed.page_cache import PageCache
 from expert_residency.sim.timed.result import RunResult
+from expert_residency.toml import Shelf
 from expert_residency.traces import RoutingTrace
+
+SCENARIOS = Shelf("expert_residency.sim.choices", "scenarios", "case")
+"""Where scenario files are."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,7 @@ class ArmResult:
 
 def list_scenarios() -> list[str]:
     """Names of the scenario files that come with the package."""
-    folder = resources.files("expert_residency.sim.choices").joinpath("scenarios")
-    return sorted(e.name.removesuffix(".toml") for e in folder.iterdir() if e.name.endswith(".toml"))
+    return SCENARIOS.names()
 
 
 def load_arms(path: str | Path) -> tuple[Arm, ...]:
@@ -70,33 +71,13 @@ def load_arms(path: str | Path) -> tuple[Arm, ...]:
     SimError
         No such file, not TOML, or an arm that is not valid: the message names the file and the arm.
     """
-    text, folder = _read(path)
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SimError(f"{path}: not valid TOML ({error})") from None
+    packaged = str(path).startswith("case:")
+    data = SCENARIOS.load(str(path).removeprefix("case:") if packaged else Path(path))
+    folder = Path() if packaged else Path(path).parent
     arms = data.pop("arms", [{}])
     if not isinstance(arms, list) or not all(isinstance(arm, dict) for arm in arms):
         raise SimError(f"{path}: arms must be tables, as in [[arms]]")
     return tuple(_arm(data, dict(own), number, path, folder) for number, own in enumerate(arms, start=1))
-
-
-def _read(path: str | Path) -> tuple[str, Path]:
-    name = str(path)
-    if name.startswith("case:"):
-        name = name.removeprefix("case:")
-        if name not in list_scenarios():
-            raise SimError(f"unknown case {name!r} (known: {', '.join(list_scenarios())})")
-        return resources.files("expert_residency.sim.choices").joinpath("scenarios", f"{name}.toml").read_text(
-            encoding="utf-8"
-        ), Path()
-    file = Path(path)
-    if not file.is_file():
-        raise SimError(f"{path}: no such scenario file")
-    try:
-        return file.read_text(encoding="utf-8"), file.parent
-    except UnicodeDecodeError:
-        raise SimError(f"{path}: not a text file") from None
 
 
 def _arm(shared: dict[str, Any], own: dict[str, Any], number: int, path: str | Path, folder: Path) -> Arm:

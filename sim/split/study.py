@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from expert_residency.errors import SimError
+from expert_residency.families import rate_notes
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.units import GIB
@@ -276,13 +277,13 @@ def study(
 
 
 def _answer(names: tuple[str, ...], planner: Planner) -> Answer:
-    problem = planner.problem
+    problem, geometry = planner.problem, planner.problem.needs.geometry
     placement = planner.best()
-    answer = Answer(names, problem.needs.geometry, problem.mode, planner, placement, planner.shortfall)
+    answer = Answer(names, geometry, problem.mode, planner, placement, planner.shortfall)
     if placement is None:
         answer.limit = explain(problem, planner.shortfall)
     else:
-        answer.notes = few_slots(problem, placement)
+        answer.notes = [*rate_notes(geometry.label, geometry.quant_family), *few_slots(problem, placement)]
         answer.roomiest = planner.roomiest() if len(placement.stages) > 1 else placement
     return answer
 

@@ -8,12 +8,11 @@ other, so that the seed decides them all.
 from __future__ import annotations
 
 import logging
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from expert_residency.errors import SimError
 from expert_residency.sim.sweep.cells import Cell, make_cell
@@ -25,6 +24,7 @@ from expert_residency.sim.sweep.run import CACHE, SweepResult
 from expert_residency.sim.sweep.spec import Choices, SweepFile, TraceRef
 from expert_residency.sim.sweep.stored import load_trace, store
 from expert_residency.sim.sweep.worker import run_cell
+from expert_residency.toml import checked, load
 
 TRIALS = "trials.log"
 Objective = Literal["ms_per_token", "vram_bytes"]
@@ -88,17 +88,8 @@ def load_tune(source: str | Path | Mapping[str, Any]) -> tuple[TuneFile, Path]:
         data, where, base = dict(source), "tune", Path()
     else:
         where, base = str(source), Path(source).parent
-        try:
-            data = tomllib.loads(Path(source).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise SimError(f"{where}: no such file") from None
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise SimError(f"{where}: cannot be read as TOML ({error})") from None
-    try:
-        file = TuneFile.model_validate(data)
-    except ValidationError as error:
-        problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise SimError(f"{where}: {'; '.join(problems)}") from None
+        data = load(Path(source))
+    file = checked(TuneFile, data, where=where)
     text = repr(file.choices) + repr([p.values for p in file.parameters.values()])
     unused = [name for name in file.parameters if f"{{{name}}}" not in text]
     if unused:

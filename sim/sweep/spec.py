@@ -26,7 +26,6 @@ excluded ones, the last axis changing fastest::
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from itertools import product
@@ -35,8 +34,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from expert_residency.errors import SweepError
+from expert_residency.errors import SimError, SweepError
 from expert_residency.sim.choices.spec import RunSpec
+from expert_residency.text import problems
+from expert_residency.toml import load
 
 ROOM = ("capacity", "slots_per_layer", "scope")
 """Choices that make up `RunSpec.capacity`."""
@@ -109,23 +110,16 @@ def load_sweep(source: str | Path | Mapping[str, Any]) -> tuple[SweepFile, str, 
         path = Path(source)
         where, base = str(path), path.parent
         try:
-            data = tomllib.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise SweepError(where, ["no such file"]) from None
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise SweepError(where, [f"cannot be read as TOML ({error})"]) from None
+            data = load(path)
+        except SimError as error:
+            raise SweepError(where, [str(error).removeprefix(f"{where}: ")]) from None
     try:
         sweep = SweepFile.model_validate(data)
     except ValidationError as error:
-        raise SweepError(where, [_sentence(e["loc"], e["msg"]) for e in error.errors()]) from None
-    problems = _clashes(sweep)
-    if problems:
-        raise SweepError(where, problems)
+        raise SweepError(where, problems(error, SweepFile)) from None
+    if clashes := _clashes(sweep):
+        raise SweepError(where, clashes)
     return sweep, where, base
-
-
-def _sentence(place: tuple[int | str, ...], message: str) -> str:
-    return f"{'.'.join(map(str, place))}: {message[0].lower()}{message[1:]}"
 
 
 def _clashes(sweep: SweepFile) -> list[str]:

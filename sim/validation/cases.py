@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -23,6 +22,7 @@ from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.live.predict import GROUPS, load_live_runs, predict
 from expert_residency.sim.runs.replay import matches_engine, replay
 from expert_residency.sim.validation.published import predict_published
+from expert_residency.toml import load
 from expert_residency.traces import read_trace
 
 Use = Literal["fitted", "unseen"]
@@ -110,9 +110,7 @@ class Summary:
 
 def load_bounds() -> dict[tuple[str, str], tuple[Bounds, Bounds]]:
     """(limit, target) by group and use."""
-    tables = tomllib.loads(
-        resources.files("expert_residency.sim.validation").joinpath("limits.toml").read_text("utf-8")
-    )
+    tables = load(resources.files("expert_residency.sim.validation").joinpath("limits.toml"))
     return {
         (group, use): (Bounds(**bounds["limit"]), Bounds(**bounds["target"]))
         for group, uses in tables.items()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from importlib import resources
 
 from expert_residency.errors import TraceError
+from expert_residency.text import check_known
 from expert_residency.traces.trace import RoutingTrace
 
 
@@ -25,10 +25,6 @@ def load(name: str) -> RoutingTrace:
     """
     from expert_residency.traces.parquet import read_parquet
 
-    names = list_bundled()
-    if name not in names:
-        close = difflib.get_close_matches(name, names, 1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise TraceError(f"unknown bundled trace {name!r}{hint} (known: {', '.join(names)})")
+    check_known("bundled trace", name, list_bundled(), TraceError)
     with resources.as_file(resources.files("expert_residency.traces.bundled").joinpath(f"{name}.parquet")) as path:
         return read_parquet(path)

@@ -7,7 +7,6 @@ group `expert_residency.readers`; the built-in ones do so in the same way as a s
 
 from __future__ import annotations
 
-import difflib
 import gzip
 import hashlib
 import inspect
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from expert_residency.errors import TraceError
+from expert_residency.text import check_known
 from expert_residency.traces.geometry import ModelGeometry, load_model
 from expert_residency.traces.trace import RoutingTrace
 
@@ -103,18 +103,12 @@ def read_trace(
     known = readers()
     if format is None:
         reader = _sniffed(path, known)
-    elif format in known:
-        reader = known[format]
     else:
-        close = difflib.get_close_matches(format, known, 1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise TraceError(f"unknown format {format!r}{hint} (known: {', '.join(known)})")
+        check_known("format", format, known, TraceError)
+        reader = known[format]
     allowed = [p for p in inspect.signature(reader.read).parameters if p not in ("path", "model")]
     for option in options:
-        if option not in allowed:
-            raise TraceError(
-                f"format {reader.name} has no option {option!r} (it has: {', '.join(allowed) or 'none'})"
-            )
+        check_known(f"format {reader.name}: option", option, allowed, TraceError)
     try:
         return reader.read(path, geometry, **options)
     except TraceError as error:

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from expert_residency.errors import TraceError
-from expert_residency.traces.geometry import ModelGeometry, quant_family
+from expert_residency.families import quant_family
+from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.readers.base import read_text, source_meta
 from expert_residency.traces.readers.checks import (
     check_complete,

@@ -6,14 +6,13 @@ and for each statistic what was asked and what the generator gives. Nothing in i
 
 from __future__ import annotations
 
-import difflib
-import tomllib
-from importlib import resources
-from pathlib import Path
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from expert_residency.errors import TraceError
+from expert_residency.toml import Shelf, checked
+
+STYLES = Shelf("expert_residency.traces", "styles", "routing style", TraceError)
+"""Where styles are."""
 
 
 class RoutingStyle(BaseModel):
@@ -120,8 +119,7 @@ class StyleFile(BaseModel):
 
 def list_styles() -> list[str]:
     """Names of the packaged styles."""
-    folder = resources.files("expert_residency.traces").joinpath("styles")
-    return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    return STYLES.names()
 
 
 def load_style_file(name: str) -> StyleFile:
@@ -132,29 +130,7 @@ def load_style_file(name: str) -> StyleFile:
     TraceError
         Unknown name (the valid ones are listed), missing file, or a file that does not validate.
     """
-    if name.endswith(".toml"):
-        path = Path(name)
-        if not path.is_file():
-            raise TraceError("no such style file", path=path)
-        text = path.read_text(encoding="utf-8")
-    else:
-        names = list_styles()
-        if name.lower() not in names:
-            close = difflib.get_close_matches(name.lower(), names, 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise TraceError(f"unknown routing style {name!r}{hint} (known: {', '.join(names)})")
-        text = (
-            resources.files("expert_residency.traces")
-            .joinpath("styles", f"{name.lower()}.toml")
-            .read_text(encoding="utf-8")
-        )
-    try:
-        return StyleFile.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise TraceError(f"not valid TOML ({error})", path=name) from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise TraceError(first["msg"], path=name, place=".".join(map(str, first["loc"]))) from None
+    return checked(StyleFile, STYLES.load(name), TraceError, STYLES.where(name))
 
 
 def load_style(name: str) -> RoutingStyle:

@@ -22,7 +22,6 @@ Source: Niko1221/Strata docs and its PR #416 (the first five), Helldez/BigMoeOnE
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -30,6 +29,7 @@ from expert_residency.errors import MisfitError, SimError
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.units import GIB
 from expert_residency.sim.timed.host.plan import BLOBS, GGUF, PAGE_CACHE, PAGEABLE, PINNED, SOURCES, HostPlan
+from expert_residency.text import check_known, parse_call
 from expert_residency.traces import ModelGeometry
 
 SLICES = 3
@@ -166,20 +166,14 @@ def parse_host(spec: str) -> tuple[str, dict[str, str]]:
     SimError
         An unknown name, parameter or value; the message lists the valid ones.
     """
-    name, _, tail = spec.partition(":")
-    if name not in TIERS:
-        close = difflib.get_close_matches(name, HOST_MODES, 1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise SimError(f"unknown host mode {name!r}{hint} (known: {', '.join(HOST_MODES)})")
+    name, given = parse_call(spec, "host")
+    check_known("host mode", name, HOST_MODES)
     known = TIERS[name][1]
-    params = {key: values[0] for key, values in known.items() if values}
-    for part in filter(None, (p.strip() for p in tail.split(","))):
-        key, _, value = (p.strip() for p in part.partition("="))
-        if key not in known:
-            raise SimError(f"host {name}: unknown parameter {key!r} (known: {', '.join(known) or 'none'})")
-        if known[key] and value not in known[key]:
-            raise SimError(f"host {name}: {key} is {value!r} (known: {', '.join(known[key])})")
-        params[key] = value
+    for key, value in given.items():
+        check_known(f"host {name}: parameter", key, known)
+        if known[key]:
+            check_known(f"host {name}: {key}", value, known[key])
+    params = {key: values[0] for key, values in known.items() if values} | given
     missing = [key for key in known if key not in params]
     if missing:
         raise SimError(f"host {name}: {missing[0]} is missing, as in {name}:{missing[0]}=40")
