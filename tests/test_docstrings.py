@@ -137,13 +137,18 @@ def name_of(found: Documented) -> str:
     return f"{found.place}: {owner}{found.node.name}"
 
 
+def is_command(found: Documented) -> bool:
+    """Whether its docstring is a command's help, in which every option documents itself (`test_cli`)."""
+    return any(".command(" in ast.unparse(decorator) for decorator in found.node.decorator_list)
+
+
 def public(found: Documented) -> bool:
     owner = found.owner.name if found.owner else ""
     return not found.node.name.startswith("_") and not owner.startswith("_")
 
 
 def test_functions_of_three_arguments_say_what_they_take_give_and_refuse():
-    asked = [f for f in ALL if f.place.startswith(WRITTEN) and public(f) and len(f.arguments) >= 3]
+    asked = [f for f in ALL if f.place.startswith(WRITTEN) and public(f) and len(f.arguments) >= 3 and not is_command(f)]
     lack = {name_of(f): lacking(f) for f in asked if not inherits_its_text(f) and lacking(f)}
     assert lack == {}
 
