@@ -19,7 +19,7 @@ from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.studies.bounds import baseline_spec, time_ns
 from expert_residency.sim.studies.predictor import PASSES, break_even, study
-from expert_residency.sim.studies.score import Run
+from expert_residency.sim.studies.score import ScoredRun
 from expert_residency.sim.timed.result import CAUSES, RunResult
 from expert_residency.traces import RoutingTrace, read_trace
 
@@ -214,7 +214,7 @@ def inversion(found: dict[Cell, RunResult]) -> str:
         f"The most points gained so: {cell.trace}, {cell.mib} MiB, {cell.machine}, miss `{cell.miss}`, "
         f"insertion `{cell.insertion}`."
     )
-    return f"{text} {where}\n\n{markdown(head, rows)}\n\n{Run.of(found[cell]).binds}"
+    return f"{text} {where}\n\n{markdown(head, rows)}\n\n{ScoredRun.of(found[cell]).binds}"
 
 
 def line(folder: str, workers: int) -> str:

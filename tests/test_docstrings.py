@@ -148,7 +148,9 @@ def public(found: Documented) -> bool:
 
 
 def test_functions_of_three_arguments_say_what_they_take_give_and_refuse():
-    asked = [f for f in ALL if f.place.startswith(WRITTEN) and public(f) and len(f.arguments) >= 3 and not is_command(f)]
+    asked = [
+        f for f in ALL if f.place.startswith(WRITTEN) and public(f) and len(f.arguments) >= 3 and not is_command(f)
+    ]
     lack = {name_of(f): lacking(f) for f in asked if not inherits_its_text(f) and lacking(f)}
     assert lack == {}
 

@@ -25,7 +25,7 @@ from expert_residency.sim.studies.bounds import (
     time_ns,
 )
 from expert_residency.sim.studies.headroom import binding_limit, ceilings
-from expert_residency.sim.studies.score import Run, score, score_run
+from expert_residency.sim.studies.score import ScoredRun, score, score_run
 from expert_residency.sim.sweep import sweep
 from expert_residency.sim.testing.cases import random_trace
 from expert_residency.sim.timed.binding import BINDS, binding_sentence
@@ -47,7 +47,7 @@ SPEC = RunSpec(("tesla-p40",), Capacity(slots_per_layer=4), miss="fetch")
 
 def runs(trace, spec=SPEC):
     choices = [{}, {"eviction": "lfru"}, {"eviction": "fifo"}, {"prefetch": "previous-token"}]
-    return [Run.of(simulate(trace, replace(spec, **choice)), f"run {i}") for i, choice in enumerate(choices)]
+    return [ScoredRun.of(simulate(trace, replace(spec, **choice)), f"run {i}") for i, choice in enumerate(choices)]
 
 
 def test_every_cause_has_words_and_the_largest_binds():
@@ -116,7 +116,7 @@ def test_warnings_tell_oracles_and_policies_that_were_never_exercised():
     idle = replace(SPEC, capacity=Capacity(slots_per_layer=12), placement="hindsight", prefetch="previous-token")
     made = score_run(simulate(trace, idle), None, None)
     assert any("never exercised: no copy" in warning for warning in made.warnings)
-    short = score([Run.of(simulate(trace, replace(SPEC, capacity=Capacity(slots_per_layer=12))))])
+    short = score([ScoredRun.of(simulate(trace, replace(SPEC, capacity=Capacity(slots_per_layer=12))))])
     assert any("never exercised" in warning for warning in short[0].warnings)
 
 
@@ -206,7 +206,7 @@ def test_only_a_plain_lru_is_said_to_hit_nothing():
     assert [any("exactly 0 %" in text for text in result.warnings) for result in made] == [True] + [False] * 4
     assert all(any("below one token's experts" in text for text in result.warnings) for result in made)
     assert made[0].decode_hit_rate() == 0
-    scores = assess(trace, [Run.of(result) for result in made])
+    scores = assess(trace, [ScoredRun.of(result) for result in made])
     said = [score.run.policies for score in scores if any("exactly 0 %" in text for text in score.warnings)]
     assert said == ["lru"]
 

@@ -28,7 +28,7 @@ from expert_residency.sim.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from expert_residency.sim.studies.predictor import Study
+    from expert_residency.sim.studies.predictor import PredictorStudy
 
 RECALLS = "0.2,0.4,0.6,0.8,1"
 PRECISIONS = "0.1,0.25,0.5,0.75,1"
@@ -111,7 +111,7 @@ def _numbers(text: str, option: str) -> list[float]:
     return found
 
 
-def _print(found: Study) -> None:
+def _print(found: PredictorStudy) -> None:
     """One table a horizon, the break-even line, and the predictors that exist."""
     from expert_residency.sim.studies.predictor import break_even
 

@@ -26,7 +26,7 @@ from expert_residency.sim.cli.common import (
 
 if TYPE_CHECKING:
     from expert_residency.sim.studies.headroom import Ceiling
-    from expert_residency.sim.studies.score import Run, Score
+    from expert_residency.sim.studies.score import Score, ScoredRun
 
 
 @app.command()
@@ -68,7 +68,7 @@ def score(
         _print([made for made in scores if made.run.case == case])
 
 
-def _runs(path: Path) -> list[Run]:
+def _runs(path: Path) -> list[ScoredRun]:
     """Runs of a file, of all JSON files of a folder, or of a sweep.
 
     Raises
@@ -77,7 +77,7 @@ def _runs(path: Path) -> list[Run]:
         If nothing is there, or it is not a result.
     """
     from expert_residency.errors import SimError
-    from expert_residency.sim.studies.score import Run
+    from expert_residency.sim.studies.score import ScoredRun
 
     if path.is_dir():
         files = sorted(path.glob("*.json"))
@@ -85,7 +85,7 @@ def _runs(path: Path) -> list[Run]:
             from expert_residency.sim.sweep.dataset import read_dataset
 
             rows: list[dict[str, Any]] = read_dataset(path).to_dict("records")  # type: ignore[assignment]
-            return [Run.of_row(row, f"{path} cell {row['cell']}") for row in rows if row["status"] == "ok"]
+            return [ScoredRun.of_row(row, f"{path} cell {row['cell']}") for row in rows if row["status"] == "ok"]
         return [run for file in files for run in _runs(file)]
     try:
         data = jsonlib.loads(path.read_text(encoding="utf-8"))
@@ -93,7 +93,7 @@ def _runs(path: Path) -> list[Run]:
         raise SimError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise SimError(f"{path}: not JSON ({error})") from None
-    return [Run.of_json(data, path.name)]
+    return [ScoredRun.of_json(data, path.name)]
 
 
 def _print(scores: list[Score]) -> None:

@@ -23,7 +23,7 @@ from expert_residency.sim.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from expert_residency.sim.split.study import Answer, Study
+    from expert_residency.sim.split.study import Answer, SplitStudy
     from expert_residency.traces import RoutingTrace
 
 TOKENS, SEED = 448, 1
@@ -213,7 +213,7 @@ def _trace(source: str | None, fmt: str | None, model: str, quant: str | None) -
     return generate(geometry, load_style(file.style), tokens=TOKENS, seed=SEED, weights=False)
 
 
-def _show(found: Study, trace: RoutingTrace) -> None:
+def _show(found: SplitStudy, trace: RoutingTrace) -> None:
     from expert_residency.sim.split import report
     from expert_residency.sim.split.compare import gain_sentence, room_sentence, speed_matters
 
@@ -256,7 +256,7 @@ def _show(found: Study, trace: RoutingTrace) -> None:
     warn(notes)
 
 
-def _show_best(found: Study, best: Answer) -> None:
+def _show_best(found: SplitStudy, best: Answer) -> None:
     from expert_residency.sim.split import report
     from expert_residency.sim.split.compare import fill_seconds
     from expert_residency.sim.split.rules import write_rules

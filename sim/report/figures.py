@@ -11,7 +11,7 @@ import numpy as np
 
 from expert_residency.errors import SimError
 from expert_residency.files import save_figure
-from expert_residency.sim.studies.predictor import Study
+from expert_residency.sim.studies.predictor import PredictorStudy
 
 if TYPE_CHECKING:
     from expert_residency.sim.validation.cases import Case
@@ -20,7 +20,7 @@ AROUND = ((6, -3), (-3, 6), (-12, -3), (-3, -13), (6, 5))
 """Places of a label beside its point, so that close points stay readable."""
 
 
-def draw_break_even(study: Study, path: Path, title: str) -> None:
+def draw_break_even(study: PredictorStudy, path: Path, title: str) -> None:
     """Speed over precision and recall, one panel a horizon, with the line where prefetching breaks even.
 
     Predictors that need no knowledge of the future stand in the panel of one layer.

@@ -100,7 +100,7 @@ class ReplayResult:
 
 
 @dataclass
-class Run:
+class Counted:
     """What one run counted, whoever ran it."""
 
     hits: npt.NDArray[Any]
@@ -121,7 +121,7 @@ def phase_passes(trace: RoutingTrace, warmup_passes: int) -> IntArray:
     return np.bincount(code, minlength=2 * len(Phase)).reshape(2, -1)
 
 
-def counted(kernel: ReplayKernel, passes: IntArray, hits: npt.NDArray[Any], placed: int) -> Run:
+def counted(kernel: ReplayKernel, passes: IntArray, hits: npt.NDArray[Any], placed: int) -> Counted:
     """What a kernel has counted, over these passes."""
     from expert_residency.sim.kernel.counts.loop import ADMITTED_BYTES, EVICTIONS, WAVES
 
@@ -133,14 +133,14 @@ def counted(kernel: ReplayKernel, passes: IntArray, hits: npt.NDArray[Any], plac
             phases[value.name.lower()] = Counters.of(sums, int(passes[:, value].sum()))
     warm = Counters.of(counts[1].sum(axis=0), int(passes[1].sum()))
     totals = kernel.totals
-    return Run(
+    return Counted(
         hits, phases, warm, int(totals[EVICTIONS]), int(totals[ADMITTED_BYTES]), int(totals[WAVES]), placed,
         "kernel",
     )  # fmt: skip
 
 
 def result_of(
-    run: Run, eviction: EvictionPolicy, admission: AdmissionPolicy, pool: Pool, geometry: ModelGeometry,
+    run: Counted, eviction: EvictionPolicy, admission: AdmissionPolicy, pool: Pool, geometry: ModelGeometry,
     scope: str, contract: str,
 ) -> ReplayResult:  # fmt: skip
     """What one run counted, with what a reader must know."""

@@ -21,7 +21,7 @@ from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.kernel import choose
 from expert_residency.sim.residency.pool import CachePool, check_room, make_pool, start_placement
 from expert_residency.sim.residency.quotas import share_out
-from expert_residency.sim.runs.counts import ReplayResult, Run, count, counted, phase_passes, result_of
+from expert_residency.sim.runs.counts import Counted, ReplayResult, count, counted, phase_passes, result_of
 from expert_residency.sim.runs.steps import Steps
 from expert_residency.sim.timed.rules import extra_waves
 from expert_residency.traces import Phase, RoutingTrace
@@ -115,7 +115,7 @@ class _Job:
     warmup_passes: int
     lag_passes: int
 
-    def interpreted(self) -> Run:
+    def interpreted(self) -> Counted:
         """Run in Python."""
         trace, steps = self.trace, self.steps
         future = steps.future if self.eviction.needs_future or self.placement.needs_future else None
@@ -131,11 +131,11 @@ class _Job:
             if chosen.any():
                 phases[value.name.lower()] = count(trace, hits, compulsory, chosen, event)
         warm = count(trace, hits, compulsory, trace.event_pass[event] >= self.warmup_passes, event)
-        return Run(
+        return Counted(
             hits, phases, warm, cache.evictions, tally.admitted_bytes, tally.waves, len(placed), "reference"
         )  # fmt: skip
 
-    def compiled(self) -> Run:
+    def compiled(self) -> Counted:
         """Run in the kernel."""
         from expert_residency.sim.kernel.counts.replay import ReplayKernel
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.units import parse_size
-from expert_residency.sim.split.study import Question, Study, sets_of_cards, study
+from expert_residency.sim.split.study import Question, SplitStudy, sets_of_cards, study
 from expert_residency.traces import RoutingTrace
 
 
@@ -22,7 +22,7 @@ def split(
     ram: str | None = None,
     session: str | None = None,
     **choices: Any,
-) -> Study:
+) -> SplitStudy:
     """Place a model on one to four cards and host memory.
 
     Parameters
@@ -42,7 +42,7 @@ def split(
 
     Returns
     -------
-    Study
+    SplitStudy
         Every placement that was planned, the best of them simulated.
 
     Raises

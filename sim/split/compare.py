@@ -9,7 +9,7 @@ from expert_residency.hwmodels.units import GB
 from expert_residency.sim.split.cards import HostSide, together_mb_per_s
 from expert_residency.sim.split.placement import Placement
 from expert_residency.sim.split.planner import Planner
-from expert_residency.sim.split.study import Answer, Study
+from expert_residency.sim.split.study import Answer, SplitStudy
 
 
 def speed_matters(answer: Answer) -> str | None:
@@ -58,7 +58,7 @@ def room_sentence(answer: Answer) -> str | None:
     )
 
 
-def gain_sentence(found: Study) -> str | None:
+def gain_sentence(found: SplitStudy) -> str | None:
     """One sentence: what the best answer's last card gains over the best set with one card fewer.
 
     Both of one quantization and host mode, and both simulated or both estimated. None if no smaller set was asked.

@@ -13,7 +13,7 @@ from expert_residency.hwmodels.units import GB
 from expert_residency.sim.split.compare import fill_seconds
 from expert_residency.sim.split.placement import Placement
 from expert_residency.sim.split.rules import write_rules
-from expert_residency.sim.split.study import Answer, Study
+from expert_residency.sim.split.study import Answer, SplitStudy
 
 PREFILL_CHUNK = 2_048
 """Rows of the prompt chunk whose hand-off is reported."""
@@ -25,7 +25,7 @@ def label(names: Sequence[str]) -> str:
     return " + ".join(f"{n}x {name}" if n > 1 else name for name, n in runs)
 
 
-def devices_sentence(found: Study, answer: Answer) -> str | None:
+def devices_sentence(found: SplitStudy, answer: Answer) -> str | None:
     """Which cards llama.cpp must see, in which order; None where the question has no other cards than these.
 
     Its `-ts` gives layers to the devices in their order, the first layers to the first device, so the devices
@@ -62,7 +62,7 @@ def vram_bytes(answer: Answer) -> int | None:
     return answer.geometry.all_expert_bytes - short.must_bytes if short and answer.mode != "arena" else None
 
 
-def to_dict(found: Study) -> dict[str, Any]:
+def to_dict(found: SplitStudy) -> dict[str, Any]:
     """JSON-able form."""
     question, curve = found.question, found.curve
     best = found.best
@@ -81,7 +81,7 @@ def to_dict(found: Study) -> dict[str, Any]:
     }
 
 
-def _answer(found: Study, answer: Answer) -> dict[str, Any]:
+def _answer(found: SplitStudy, answer: Answer) -> dict[str, Any]:
     placement, simulated = answer.placement, answer.simulated
     data: dict[str, Any] = {
         "cards": list(answer.ordered),

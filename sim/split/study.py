@@ -127,7 +127,7 @@ class Answer:
 
 
 @dataclass
-class Study:
+class SplitStudy:
     """Answers in the order asked."""
 
     question: Question
@@ -209,7 +209,7 @@ def study(
     trace: RoutingTrace,
     profiles: dict[str, HardwareProfile],
     progress: Callable[[str], None] | None = None,
-) -> Study:
+) -> SplitStudy:
     """Plan every combination, then simulate the fastest.
 
     Parameters
@@ -225,7 +225,7 @@ def study(
 
     Returns
     -------
-    Study
+    SplitStudy
         Every placement that was planned, the best of them simulated.
 
     Raises
@@ -271,7 +271,7 @@ def study(
                 planner = Planner(problem, times.get(mode))
                 times[mode] = planner.times
                 answers.append(_answer(names, planner))
-    found = Study(question, answers, curve, profiles)
+    found = SplitStudy(question, answers, curve, profiles)
     _simulate(found, trace, progress)
     return found
 
@@ -288,7 +288,7 @@ def _answer(names: tuple[str, ...], planner: Planner) -> Answer:
     return answer
 
 
-def _simulate(found: Study, trace: RoutingTrace, progress: Callable[[str], None] | None) -> None:
+def _simulate(found: SplitStudy, trace: RoutingTrace, progress: Callable[[str], None] | None) -> None:
     """Run the fastest placements, one of each machine and quantization, so that they differ."""
     question = found.question
     host = found.profiles[question.host]

@@ -16,7 +16,7 @@ from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.runs.replay import replay
 from expert_residency.sim.runs.simulate import simulate
-from expert_residency.sim.studies.score import Run, Score, score
+from expert_residency.sim.studies.score import Score, ScoredRun, score
 from expert_residency.sim.timed.result import RunResult
 from expert_residency.traces import Phase, RoutingTrace
 from expert_residency.traces.inspect import describe
@@ -60,7 +60,7 @@ def time_ns(result: RunResult) -> int:
     return result.decode_ns or result.total_ns
 
 
-def assess(trace: RoutingTrace, runs: Sequence[Run]) -> list[Score]:
+def assess(trace: RoutingTrace, runs: Sequence[ScoredRun]) -> list[Score]:
     """Score runs of one trace with everything that the trace can tell.
 
     For each case perfect prefetch is simulated, and the baseline where it is not among the runs (it then appears
@@ -71,7 +71,7 @@ def assess(trace: RoutingTrace, runs: Sequence[Run]) -> list[Score]:
     SimError
         If a run is of another trace, or its machine or engine has changed since.
     """
-    best: dict[str, Run] = {}
+    best: dict[str, ScoredRun] = {}
     known = list(runs)
     for run in runs:
         if run.case in best:
@@ -79,11 +79,11 @@ def assess(trace: RoutingTrace, runs: Sequence[Run]) -> list[Score]:
         if json.loads(run.case)["trace_sha256"] != trace.content_hash:
             raise SimError(f"{run.name}: the run is of another trace (or of another number of its passes)")
         spec = RunSpec.from_dict(run.spec)
-        best[run.case] = Run.of(perfect_prefetch(trace, spec), "perfect prefetch")
+        best[run.case] = ScoredRun.of(perfect_prefetch(trace, spec), "perfect prefetch")
         if best[run.case].case != run.case:
             raise SimError(f"{run.name}: the machine or the engine has changed since this run")
         if not any(other.is_baseline and other.case == run.case for other in runs):
-            known.append(Run.of(simulate(trace, baseline_spec(spec)), "baseline, simulated now"))
+            known.append(ScoredRun.of(simulate(trace, baseline_spec(spec)), "baseline, simulated now"))
     scores = score(known, best)
     gaps: dict[tuple[str, ...], dict[str, int]] = {}
     for made in scores:

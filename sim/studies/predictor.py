@@ -70,7 +70,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Study:
+class PredictorStudy:
     """Everything that `study` found.
 
     Parameters
@@ -121,7 +121,7 @@ def study(
     seed: int = 1,
     workers: int = 1,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Study:
+) -> PredictorStudy:
     """Sweep the noisy oracle.
 
     Parameters
@@ -178,7 +178,7 @@ def study(
         for rate, result in zip(rates, found[1 + len(grid) :], strict=True)
     ]
     baseline.manifest["spec"] = spec.to_dict()
-    return Study(grid_cells, known, baseline, n, trace.n_passes, decay)
+    return PredictorStudy(grid_cells, known, baseline, n, trace.n_passes, decay)
 
 
 def break_even(grid: Iterable[Cell]) -> dict[tuple[int, float], float | None]:

@@ -32,7 +32,7 @@ SMALL_GAIN = 0.02
 
 
 @dataclass(frozen=True)
-class Run:
+class ScoredRun:
     """What scoring needs of one run, whether it was just simulated or read from a file.
 
     Parameters
@@ -106,12 +106,12 @@ class Run:
         return spec["eviction"] == "belady" and str(spec["prefetch"]).split(":")[0] == "oracle"
 
     @classmethod
-    def of(cls, result: RunResult, name: str = "") -> Run:
+    def of(cls, result: RunResult, name: str = "") -> ScoredRun:
         """From a run in memory."""
         return cls.of_json(result.to_dict(), name)
 
     @classmethod
-    def of_json(cls, data: Mapping[str, Any], name: str) -> Run:
+    def of_json(cls, data: Mapping[str, Any], name: str) -> ScoredRun:
         """From what `residency run --json` wrote.
 
         Raises
@@ -133,7 +133,7 @@ class Run:
             raise SimError(f"{name}: not a result of one `residency run --json`") from None
 
     @classmethod
-    def of_row(cls, row: Mapping[str, Any], name: str) -> Run:
+    def of_row(cls, row: Mapping[str, Any], name: str) -> ScoredRun:
         """From a row of a sweep's dataset whose status is `ok`."""
         manifest = json.loads(row["manifest"])
         moved = {kind: _int(row.get(f"prefetch_{kind}_bytes")) for kind in ("useful", "late", "wasted", "harmful")}
@@ -160,7 +160,7 @@ class Score:
         `sim.studies.bounds.MissGap` in plain form, where a trace was given.
     """
 
-    run: Run
+    run: ScoredRun
     rank: int = 0
     speedup: float | None = None
     headroom: float | None = None
@@ -190,7 +190,9 @@ class Score:
         }
 
 
-def score_run(result: RunResult | Run, baseline: RunResult | Run | None, best: RunResult | Run | None) -> Score:
+def score_run(
+    result: RunResult | ScoredRun, baseline: RunResult | ScoredRun | None, best: RunResult | ScoredRun | None
+) -> Score:
     """Score one run.
 
     Raises
@@ -198,7 +200,7 @@ def score_run(result: RunResult | Run, baseline: RunResult | Run | None, best: R
     SimError
         If baseline or best belong to another case.
     """
-    run, base, top = (Run.of(r) if isinstance(r, RunResult) else r for r in (result, baseline, best))
+    run, base, top = (ScoredRun.of(r) if isinstance(r, RunResult) else r for r in (result, baseline, best))
     assert run is not None
     for other, what in ((base, "baseline"), (top, "best run")):
         if other is not None and other.case != run.case:
@@ -219,14 +221,16 @@ def score_run(result: RunResult | Run, baseline: RunResult | Run | None, best: R
     return score
 
 
-def score(results: Sequence[RunResult | Run], best: Mapping[str, RunResult | Run] | None = None) -> list[Score]:
+def score(
+    results: Sequence[RunResult | ScoredRun], best: Mapping[str, RunResult | ScoredRun] | None = None
+) -> list[Score]:
     """Score runs against each other: case by case, fastest first.
 
     In each case the baseline is the run with LRU, admission `always` and no prefetch; `best` gives the best run by
     case, or it is the fastest among those of Belady's eviction with an oracle's prefetch. Where either is not
     among the runs, what depends on it is None and a warning says so.
     """
-    runs = [Run.of(r) if isinstance(r, RunResult) else r for r in results]
+    runs = [ScoredRun.of(r) if isinstance(r, RunResult) else r for r in results]
     scores: list[Score] = []
     for case in dict.fromkeys(run.case for run in runs):
         group = sorted((run for run in runs if run.case == case), key=lambda run: run.time_ns)

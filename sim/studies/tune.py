@@ -18,7 +18,7 @@ from expert_residency.errors import SimError
 from expert_residency.sim.sweep.cells import Cell, make_cell
 from expert_residency.sim.sweep.dataset import JOURNAL, Dataset, read_dataset
 from expert_residency.sim.sweep.journal import Journal
-from expert_residency.sim.sweep.plan import PLAN, Plan, write_plan
+from expert_residency.sim.sweep.plan import PLAN, SweepPlan, write_plan
 from expert_residency.sim.sweep.rows import OK
 from expert_residency.sim.sweep.run import CACHE, SweepResult
 from expert_residency.sim.sweep.spec import Choices, SweepFile, TraceRef
@@ -155,7 +155,7 @@ def tune(
                 study.tell(trial, cell.cell_id, journal.rows[cell.cell_id])
             if progress is not None:
                 progress(number + 1, trials)
-        write_plan(folder, Plan(file.name, list(cells.values())))
+        write_plan(folder, SweepPlan(file.name, list(cells.values())))
         Dataset(folder, list(cells.values()), journal.rows)
         ran = len(journal.rows) - before
     return SweepResult(folder, read_dataset(folder), ran)

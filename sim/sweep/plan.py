@@ -15,22 +15,22 @@ PLAN = "plan.json"
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """Title and cells of a sweep."""
 
     name: str
     cells: list[Cell]
 
 
-def write_plan(folder: Path, plan: Plan) -> None:
+def write_plan(folder: Path, plan: SweepPlan) -> None:
     """Write the plan, whole or not at all."""
-    write_text(folder / PLAN, TypeAdapter(Plan).dump_json(plan).decode())
+    write_text(folder / PLAN, TypeAdapter(SweepPlan).dump_json(plan).decode())
 
 
-def read_plan(folder: Path) -> Plan:
+def read_plan(folder: Path) -> SweepPlan:
     """The plan in `folder`."""
     try:
-        return TypeAdapter(Plan).validate_json((folder / PLAN).read_bytes())
+        return TypeAdapter(SweepPlan).validate_json((folder / PLAN).read_bytes())
     except OSError as error:
         raise SimError(f"{folder / PLAN}: cannot be read ({error.strerror})") from None
     except ValidationError as error:

@@ -15,7 +15,7 @@ from expert_residency.errors import SimError
 from expert_residency.sim.sweep.cells import Cell, plan_cells
 from expert_residency.sim.sweep.dataset import JOURNAL, Dataset, read_dataset
 from expert_residency.sim.sweep.journal import Journal
-from expert_residency.sim.sweep.plan import PLAN, Plan, write_plan
+from expert_residency.sim.sweep.plan import PLAN, SweepPlan, write_plan
 from expert_residency.sim.sweep.pools import dask, local, run_all
 from expert_residency.sim.sweep.rows import FAILED
 from expert_residency.sim.sweep.spec import load_sweep
@@ -116,7 +116,7 @@ def sweep(
         raise SimError(f"{folder}: cannot be made ({error.strerror})") from None
     cells = plan_cells(file, where, base, folder.absolute() / CACHE)
     with Journal(folder / JOURNAL) as journal:
-        write_plan(folder, Plan(file.name, cells))
+        write_plan(folder, SweepPlan(file.name, cells))
         return _run(folder, cells, journal, workers, scheduler, retry_failed, progress, simulator)
 
 

@@ -200,7 +200,7 @@ class ArmFigures:
 
 
 @dataclass(frozen=True)
-class Study:
+class ExpertsAhead:
     """All arms for one seed of the generator."""
 
     seed: int
@@ -245,7 +245,7 @@ def fit_rate(traces: Sequence[RoutingTrace], starts: Sequence[float], profile: H
     return float(tried[np.argmin((errors**2).sum(axis=0))])
 
 
-def study(seed: int, profile: HardwareProfile | None = None) -> Study:
+def study(seed: int, profile: HardwareProfile | None = None) -> ExpertsAhead:
     """Fit on the normal arms, predict the rest; about ten seconds."""
     profile = profile or load_profile(MACHINE)
     traces = [make_trace(workload, seed) for workload in WORKLOADS]
@@ -264,7 +264,7 @@ def study(seed: int, profile: HardwareProfile | None = None) -> Study:
         arms.append(_figures(workload, "oracle", oracle, workload.oracle_tok_s))
         worse = run_arm(trace, workload.oracle_hits - 0.1, fitted, adapts=False)
         slopes.append((_ms(worse) - _ms(oracle)) / (10 * (routed_hits(oracle) - routed_hits(worse))))
-    return Study(seed, rate, tuple(arms), float(np.mean(slopes)))
+    return ExpertsAhead(seed, rate, tuple(arms), float(np.mean(slopes)))
 
 
 def kept_rows(trace: RoutingTrace) -> npt.NDArray[np.int64]:
@@ -306,7 +306,7 @@ def _figures(
 __all__ = [
     "WORKLOADS",
     "ArmFigures",
-    "Study",
+    "ExpertsAhead",
     "Workload",
     "fit_rate",
     "kept_rows",
