@@ -32,7 +32,7 @@ class Interpreter(Linker):
         self._njit = lambda **_: lambda function: function
 
 
-def interpret(trace, spec, **machine) -> t.Run:
+def interpret(trace, spec, **machine) -> t.RunTables:
     """Tables of one run after its end."""
     ready = prepare(trace, spec, alloc=StrictLists(), **machine)
     chosen, cache = ready.policies, ready.cache

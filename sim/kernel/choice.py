@@ -42,6 +42,20 @@ def refusal(*policies: Policy) -> str | None:
 def choose(simulator: str, look_ups: int, *policies: Policy) -> Literal["reference", "kernel"]:
     """Simulator of a replay of so many look-ups, all its runs together.
 
+    Parameters
+    ----------
+    simulator
+        `reference`, `kernel` or `auto`.
+    look_ups
+        Of the whole job.
+    policies
+        That would run.
+
+    Returns
+    -------
+    Literal[reference, kernel]
+        The simulator.
+
     Raises
     ------
     SimError
@@ -54,6 +68,22 @@ def choose_timed(
     simulator: str, look_ups: int, *policies: Policy, timeline: bool = False
 ) -> Literal["reference", "kernel"]:
     """Simulator of timed runs of so many look-ups, all together.
+
+    Parameters
+    ----------
+    simulator
+        `reference`, `kernel` or `auto`.
+    look_ups
+        Of the whole job.
+    policies
+        That would run.
+    timeline
+        Whether one is to be written, which the kernel cannot.
+
+    Returns
+    -------
+    Literal[reference, kernel]
+        The simulator.
 
     Raises
     ------

@@ -68,7 +68,24 @@ class Costs:
         preset: EnginePreset,
         cpu_sources: Sequence[ExpertSource] = SOURCES,
     ) -> Costs:
-        """Tables for one model on one machine under one engine; the pool reads by `cpu_sources` of the profile."""
+        """Tables for one model on one machine under one engine; the pool reads by `cpu_sources` of the profile.
+
+        Parameters
+        ----------
+        geometry
+            The model.
+        machine
+            The cards, and which has which layer.
+        preset
+            The engine's fixed times.
+        cpu_sources
+            Memory that each source of the host plan is priced as.
+
+        Returns
+        -------
+        Costs
+            Tables in ns, bytes and MB/s.
+        """
         family = geometry.quant_family
         cards = machine.cards
         dense_rate = [card.gpu.dense_gb_per_s.mb_per_s(family) for card in cards]
@@ -103,11 +120,41 @@ class Costs:
         )
 
     def dense(self, layer: int, card: int, rows: int) -> int:
-        """Dense part of a layer: bytes or, with many rows, arithmetic."""
+        """Dense part of a layer: bytes or, with many rows, arithmetic.
+
+        Parameters
+        ----------
+        layer
+            MoE layer, from 0.
+        card
+            The card that has it.
+        rows
+            Rows of the event.
+
+        Returns
+        -------
+        int
+            Ns.
+        """
         return rules.dense_ns(self.dense_ns[layer], rows, self.dense_flop[layer], self.flop_per_ns[card])
 
     def experts(self, card: int, nbytes: int, rows: int) -> int:
-        """One group of experts on a card: launches and the larger of bytes and arithmetic, or as measured."""
+        """One group of experts on a card: launches and the larger of bytes and arithmetic, or as measured.
+
+        Parameters
+        ----------
+        card
+            The card.
+        nbytes
+            Bytes of the group.
+        rows
+            (token, expert) pairs that it serves.
+
+        Returns
+        -------
+        int
+            Ns.
+        """
         rate, first, end = self.expert_mb_per_s[card], self.points[card], self.points[card + 1]
         return rules.group_ns(
             nbytes, rows, self.expert_launch_ns[card], rate, self.expert_flop, self.flop_per_ns[card],
@@ -115,7 +162,22 @@ class Costs:
         )  # fmt: skip
 
     def cpu(self, source: int, layer: int, rows: int) -> int:
-        """One expert on the CPU pool."""
+        """One expert on the CPU pool.
+
+        Parameters
+        ----------
+        source
+            Memory that the expert lies in.
+        layer
+            MoE layer, from 0.
+        rows
+            Rows that want it.
+
+        Returns
+        -------
+        int
+            Ns.
+        """
         return rules.pool_ns(self.cpu_ns[source][layer], rows, self.expert_flop, self.cpu_flop_per_ns)
 
     def handoff(self, card: int, rows: int) -> int:

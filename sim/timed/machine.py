@@ -51,7 +51,27 @@ class Machine:
     def split(
         cls, profiles: tuple[HardwareProfile, ...], layers_each: tuple[int, ...], *, p2p: bool = False
     ) -> Machine:
-        """`layers_each[c]` layers on card c, in order."""
+        """`layers_each[c]` layers on card c, in order.
+
+        Parameters
+        ----------
+        profiles
+            One a card; the first one's host serves all.
+        layers_each
+            MoE layers of each card.
+        p2p
+            Whether cards hand over peer to peer.
+
+        Returns
+        -------
+        Machine
+            The machine.
+
+        Raises
+        ------
+        SimError
+            Other numbers of cards and stages.
+        """
         if len(layers_each) != len(profiles):
             raise SimError(f"{len(layers_each)} stage sizes for {len(profiles)} cards")
         return cls(profiles, tuple(card for card, n in enumerate(layers_each) for _ in range(n)), p2p)

@@ -82,7 +82,17 @@ class PageCache:
                 self.active_pages -= freed
 
     def warm(self, keys: Iterable[int], sizes: list[int], file: int = 0) -> None:
-        """State after a file was read once from front to back; files have keys of their own."""
+        """State after a file was read once from front to back; files have keys of their own.
+
+        Parameters
+        ----------
+        keys
+            Experts in the order of the file.
+        sizes
+            (keys,) bytes.
+        file
+            Number of the file.
+        """
         for key in keys:
             page_key = file * len(sizes) + key
             if not self.touch(page_key):

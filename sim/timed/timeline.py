@@ -68,7 +68,19 @@ class Timeline:
         self._files.__exit__(kind, error, trace)
 
     def slice(self, track: str, name: str, start_ns: int, end_ns: int, **args: Any) -> None:
-        """One slice on a track; empty ones are left out."""
+        """One slice on a track; empty ones are left out.
+
+        Parameters
+        ----------
+        track
+            Name of the track.
+        name
+            Of the slice.
+        start_ns, end_ns
+            When it begins and ends.
+        args
+            Shown when it is clicked.
+        """
         if end_ns <= start_ns:
             return
         event = {
@@ -84,7 +96,17 @@ class Timeline:
         self._write(event)
 
     def transfer(self, track: str, what: Batch | Segment | Read, start_ns: int, end_ns: int) -> None:
-        """A transfer that has ended, from a channel."""
+        """A transfer that has ended, from a channel.
+
+        Parameters
+        ----------
+        track
+            Name of the track.
+        what
+            What was moved.
+        start_ns, end_ns
+            When it began and ended.
+        """
         if isinstance(what, Segment):
             self.slice(track, what.label or "experts", start_ns, end_ns, bytes=what.nbytes)
             return

@@ -161,7 +161,26 @@ def group_at(kind: Group) -> Any:
 
 @intrinsic
 def call(typing_context: Any, code: Any, table: Any, what: Any, a: Any, b: Any, c: Any) -> Any:
-    """Call the compiled function (table, what, a, b, c) at the address `code`; what it raises is raised."""
+    """Call the compiled function (table, what, a, b, c) at the address `code`; what it raises is raised.
+
+    Parameters
+    ----------
+    typing_context
+        Numba's.
+    code
+        Address of the function.
+    table
+        Address handed on.
+    what
+        Number of what is asked.
+    a, b, c
+        Integers handed on.
+
+    Returns
+    -------
+    Any
+        Signature and generator, as numba's extension interface wants them.
+    """
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kinds = sig.args[1:]

@@ -119,12 +119,23 @@ def compile_loop(
 
     Parameters
     ----------
+    loop
+        Plain function that names things of the seam.
+    bound
+        Functions and values by these names.
     label
         Names the kernel among those of the same sources: policies and forms of states.
+    signature
+        Of the compiled function.
     kinds
         As for `Linker`.
     callback
         Whether it is to be called by compiled code, by `groups.call`: the result then has an `address`.
+
+    Returns
+    -------
+    Any
+        The compiled function.
 
     Raises
     ------
@@ -169,6 +180,15 @@ class _Callback:
 
 def run_kernel(kernel: Callable[[int], None], address: int, who: Callable[[], str]) -> None:
     """Run a compiled loop on the table at `address`; `who` says which policies may have raised.
+
+    Parameters
+    ----------
+    kernel
+        The compiled loop.
+    address
+        Of its table.
+    who
+        Says which policies may have raised.
 
     Raises
     ------

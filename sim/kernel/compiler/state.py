@@ -53,7 +53,22 @@ class Recorder:
 
     @staticmethod
     def ints(n: int, fill: int = 0, most: int | None = None) -> Ints:
-        """`n` integers, all `fill`: flags of one byte, others of four if `most` says that they fit."""
+        """`n` integers, all `fill`: flags of one byte, others of four if `most` says that they fit.
+
+        Parameters
+        ----------
+        n
+            Length.
+        fill
+            First value of every entry.
+        most
+            Promised upper limit; None for 64 bits.
+
+        Returns
+        -------
+        Ints
+            (n,) integers.
+        """
         wide = most is None or most > NARROW_MOST
         return array("q" if wide else "b" if most == 1 else "i", [fill]) * n
 
@@ -200,7 +215,22 @@ class Flat:
 
 
 def state_function(form: str, offset: int, classes: dict[str, type]) -> Any:
-    """Function from a table to the state of this form that begins at `offset` in it."""
+    """Function from a table to the state of this form that begins at `offset` in it.
+
+    Parameters
+    ----------
+    form
+        Expression that puts the state together, of places `o + n`.
+    offset
+        Place at which it begins in the table.
+    classes
+        Named tuples by name.
+
+    Returns
+    -------
+    Any
+        The function, to be compiled.
+    """
     from expert_residency.sim.kernel.compiler.views import float_at, integer_at, reader
 
     placed = re.sub(r"o \+ (\d+)", lambda found: str(offset + int(found[1])), form)

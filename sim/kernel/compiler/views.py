@@ -209,7 +209,22 @@ def reader(dtype: str, stride: int) -> Any:
 
 @intrinsic
 def integer_at(typing_context: Any, table: Any, at: Any) -> Any:
-    """Number in a table."""
+    """Number in a table.
+
+    Parameters
+    ----------
+    typing_context
+        Numba's.
+    table
+        Address.
+    at
+        Place, in words of 8 bytes.
+
+    Returns
+    -------
+    Any
+        Signature and generator, as numba's extension interface wants them.
+    """
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return _word(builder, *args)
@@ -219,7 +234,22 @@ def integer_at(typing_context: Any, table: Any, at: Any) -> Any:
 
 @intrinsic
 def float_at(typing_context: Any, table: Any, at: Any) -> Any:
-    """Number in a table that stands there as its bits."""
+    """Number in a table that stands there as its bits.
+
+    Parameters
+    ----------
+    typing_context
+        Numba's.
+    table
+        Address.
+    at
+        Place, in words of 8 bytes.
+
+    Returns
+    -------
+    Any
+        Signature and generator, as numba's extension interface wants them.
+    """
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.bitcast(_word(builder, *args), ir.DoubleType())
@@ -237,7 +267,22 @@ def prefetch(builder: Any, pointer: Any) -> None:
 
 @intrinsic
 def fetch_ahead(typing_context: Any, view: Any, at: Any) -> Any:
-    """Ask the processor for the cache line of an element that is wanted soon."""
+    """Ask the processor for the cache line of an element that is wanted soon.
+
+    Parameters
+    ----------
+    typing_context
+        Numba's.
+    view
+        The array.
+    at
+        Index of the element.
+
+    Returns
+    -------
+    Any
+        Signature and generator, as numba's extension interface wants them.
+    """
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = sig.args[0]

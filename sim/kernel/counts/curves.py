@@ -46,7 +46,22 @@ class Depths:
 
 
 def lru_depths(steps: StepArrays, scope_of: npt.NDArray[np.int64], scopes: int) -> Depths:
-    """Depths of all look-ups of an LRU a scope; `scope_of` (keys,)."""
+    """Depths of all look-ups of an LRU a scope; `scope_of` (keys,).
+
+    Parameters
+    ----------
+    steps
+        Look-ups in steps.
+    scope_of
+        (keys,) scope of each key.
+    scopes
+        How many there are.
+
+    Returns
+    -------
+    Depths
+        Depth of each look-up in experts.
+    """
     members = np.bincount(scope_of, minlength=scopes)
     first = steps.keys[steps.offsets[:-1]]
     largest = np.zeros(scopes, dtype=np.int64)

@@ -42,7 +42,30 @@ class StepArrays:
         cls, offsets: IntArray, layers: IntArray, passes: IntArray, keys: IntArray, rows: IntArray,
         phase_of: IntArray, request_of: IntArray,
     ) -> StepArrays:  # fmt: skip
-        """Without a copy where types fit. Keys are unsigned, so that compiled code need not ask their sign."""
+        """Without a copy where types fit. Keys are unsigned, so that compiled code need not ask their sign.
+
+        Parameters
+        ----------
+        offsets
+            (steps + 1,) first look-up of each step.
+        layers
+            (steps,) layer of each step.
+        passes
+            (steps,) pass of each step.
+        keys
+            (look-ups,) keys.
+        rows
+            (look-ups,) rows that want each.
+        phase_of
+            (passes,) phase of each pass.
+        request_of
+            (passes,) request of each pass.
+
+        Returns
+        -------
+        StepArrays
+            The arrays.
+        """
         if keys.dtype == np.int32:
             keys = keys.view(np.uint32)
         given = (offsets, layers, passes, keys, rows, phase_of, request_of)

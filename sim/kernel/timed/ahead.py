@@ -32,7 +32,7 @@ from expert_residency.sim.kernel.timed.tables import (
     USEFUL_BYTES,
     WASTED,
     WASTED_BYTES,
-    Run,
+    RunTables,
 )
 from expert_residency.sim.timed.channels.copy_engine import CANCELLED, COPYING, DONE, PREFETCH
 from expert_residency.sim.timed.host.plan import PAGE_CACHE
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from expert_residency.sim.kernel.timed.seam import call
 
 
-def propose(run: Run, tick: int) -> None:
+def propose(run: RunTables, tick: int) -> None:
     """Ask the policy, and send the copies that find room; residents that it wants are protected."""
     ahead, slots, stats, v, rules = run.ahead, run.slots, run.found.stats, run.v, run.rules
     v[SERIAL] += 1
@@ -65,7 +65,7 @@ def propose(run: Run, tick: int) -> None:
             stats[REFUSED] += 1
 
 
-def warm(run: Run, key: int) -> None:
+def warm(run: RunTables, key: int) -> None:
     """Read pages of `key` ahead, unless the drive has other things to do or there is nothing to read."""
     host = run.host
     if run.v[ACTIVE_READS] > 0 or run.slots.source_of[key] != PAGE_CACHE or host.reading[key] == 1:
@@ -76,8 +76,23 @@ def warm(run: Run, key: int) -> None:
         run.found.stats[ISSUED_BYTES] += run.slots.size_of[key]
 
 
-def room(run: Run, key: int, tick: int) -> bool:
-    """Make room for `key` as the insertion rule has it; `tick`: whose members at least are protected."""
+def room(run: RunTables, key: int, tick: int) -> bool:
+    """Make room for `key` as the insertion rule has it; `tick`: whose members at least are protected.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    key
+        The proposed expert.
+    tick
+        Event whose members at least are protected.
+
+    Returns
+    -------
+    bool
+        Whether there is space.
+    """
     ahead, slots, v, rules = run.ahead, run.slots, run.v, run.rules
     if rules.frames > 0:
         card = slots.card_of[key]
@@ -94,8 +109,23 @@ def room(run: Run, key: int, tick: int) -> bool:
     return admitted
 
 
-def reclaim(run: Run, card: int, tick: int) -> bool:
-    """Free the oldest buffer whose expert's time has passed, or whose copy can still be dropped then."""
+def reclaim(run: RunTables, card: int, tick: int) -> bool:
+    """Free the oldest buffer whose expert's time has passed, or whose copy can still be dropped then.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    card
+        Whose ring it is.
+    tick
+        Event whose members at least are protected.
+
+    Returns
+    -------
+    bool
+        Whether a buffer was freed.
+    """
     ring = run.ahead.ring
     end = len(ring.home) + card
     key = ring.next[end]
@@ -109,8 +139,18 @@ def reclaim(run: Run, card: int, tick: int) -> bool:
     return False
 
 
-def copy_ahead(run: Run, key: int, deadline: int) -> None:
-    """Ask for a copy of a proposed expert that has been given room."""
+def copy_ahead(run: RunTables, key: int, deadline: int) -> None:
+    """Ask for a copy of a proposed expert that has been given room.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    key
+        The expert.
+    deadline
+        Event after which it is of no use.
+    """
     ahead, slots = run.ahead, run.slots
     size = slots.size_of[key]
     run.v[SPENT_BYTES] += size
@@ -129,8 +169,23 @@ def copy_ahead(run: Run, key: int, deadline: int) -> None:
         under_way(run, key, batch)
 
 
-def take(run: Run, key: int, stays: bool) -> int:
-    """An event wants the staged `key`: its batch, out of the ring; unless it `stays`, one not begun is dropped."""
+def take(run: RunTables, key: int, stays: bool) -> int:
+    """An event wants the staged `key`: its batch, out of the ring; unless it `stays`, one not begun is dropped.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    key
+        The expert.
+    stays
+        Whether it is waited for or has a slot.
+
+    Returns
+    -------
+    int
+        Number of the batch.
+    """
     ahead, stats, size = run.ahead, run.found.stats, run.slots.size_of[key]
     batch = ahead.batch_of[key]
     leave_ring(run, key)
@@ -143,7 +198,7 @@ def take(run: Run, key: int, stays: bool) -> int:
     return batch
 
 
-def discard(run: Run, key: int) -> None:
+def discard(run: RunTables, key: int) -> None:
     """A staged expert that nobody wanted in time."""
     unlink(run.ahead.ring, key)
     let_go(run, run.ahead.batch_of[key])
@@ -151,7 +206,7 @@ def discard(run: Run, key: int) -> None:
     run.found.stats[WASTED_BYTES] += run.slots.size_of[key]
 
 
-def close(run: Run) -> None:
+def close(run: RunTables) -> None:
     """End of the run: what was copied ahead and not wanted was wasted."""
     slots, ring = run.slots, run.ahead.ring
     for key in range(len(slots.size_of)):

@@ -17,7 +17,7 @@ from expert_residency.sim.kernel.timed.tables import (
     STATUS,
     USED_BATCHES,
     USED_COPIES,
-    Run,
+    RunTables,
 )
 from expert_residency.sim.timed.channels.copy_engine import (
     ADAPT,
@@ -35,8 +35,29 @@ from expert_residency.sim.timed.rules import copy_ns
 # ---- records -------------------------------------------------------------------------------------
 
 
-def new_batch(run: Run, engine: int, source: int, priority: int, deadline: int, kind: int) -> int:
-    """An empty batch whose bytes lie at `source`."""
+def new_batch(run: RunTables, engine: int, source: int, priority: int, deadline: int, kind: int) -> int:
+    """An empty batch whose bytes lie at `source`.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    engine
+        Number of the copy engine.
+    source
+        Where the bytes lie on the host.
+    priority
+        DEMAND, ADAPT or PREFETCH.
+    deadline
+        Event after which a prefetch is of no use.
+    kind
+        What to do at a landing.
+
+    Returns
+    -------
+    int
+        Number of the batch.
+    """
     batches, engines, v = run.batches, run.engines, run.v
     if v[FREE_BATCHES] > 0:
         v[FREE_BATCHES] -= 1
@@ -66,8 +87,25 @@ def new_batch(run: Run, engine: int, source: int, priority: int, deadline: int, 
     return batch
 
 
-def add_copy(run: Run, batch: int, key: int, rows: int) -> int:
-    """Append a copy of `key` to a batch."""
+def add_copy(run: RunTables, batch: int, key: int, rows: int) -> int:
+    """Append a copy of `key` to a batch.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    batch
+        Number of the batch.
+    key
+        The expert.
+    rows
+        Rows that want it.
+
+    Returns
+    -------
+    int
+        Number of the copy.
+    """
     batches, copies, engines, v = run.batches, run.copies, run.engines, run.v
     if v[FREE_COPIES] > 0:
         v[FREE_COPIES] -= 1
@@ -94,18 +132,18 @@ def add_copy(run: Run, batch: int, key: int, rows: int) -> int:
     return made
 
 
-def hold(run: Run, batch: int) -> None:
+def hold(run: RunTables, batch: int) -> None:
     """Somebody besides the engine keeps `batch`."""
     run.batches.refs[batch] += 1
 
 
-def let_go(run: Run, batch: int) -> None:
+def let_go(run: RunTables, batch: int) -> None:
     """Undo `hold`."""
     run.batches.refs[batch] -= 1
     finish(run, batch)
 
 
-def finish(run: Run, batch: int) -> None:
+def finish(run: RunTables, batch: int) -> None:
     """Note a batch that may be over."""
     batches, v = run.batches, run.v
     if batches.refs[batch] == 0 and batches.state[batch] >= DONE:
@@ -114,7 +152,7 @@ def finish(run: Run, batch: int) -> None:
         v[FINISHED] += 1
 
 
-def release(run: Run) -> None:
+def release(run: RunTables) -> None:
     """Take back the records of batches that are over; nobody may look at them any more."""
     batches, copies, engines, v = run.batches, run.copies, run.engines, run.v
     for i in range(v[FINISHED]):
@@ -132,7 +170,7 @@ def release(run: Run) -> None:
 # ---- the engine ----------------------------------------------------------------------------------
 
 
-def submit(run: Run, batch: int) -> None:
+def submit(run: RunTables, batch: int) -> None:
     """Queue a batch; it starts at once if the engine is idle."""
     batches, engines = run.batches, run.engines
     batches.submitted[batch] = run.v[NOW]
@@ -147,7 +185,7 @@ def submit(run: Run, batch: int) -> None:
             begin(run, engine, following, engines.set_up[engine] + batches.host_ns[following])
 
 
-def enqueue(run: Run, batch: int) -> None:
+def enqueue(run: RunTables, batch: int) -> None:
     """To the end of its class."""
     batches, engines = run.batches, run.engines
     engine, priority = batches.engine[batch], batches.priority[batch]
@@ -158,27 +196,54 @@ def enqueue(run: Run, batch: int) -> None:
             engines.blocked_since[engine] = run.v[NOW]
 
 
-def begin(run: Run, engine: int, batch: int, set_up_ns: int) -> None:
-    """Start the next copy of a batch on an engine that does nothing."""
+def begin(run: RunTables, engine: int, batch: int, set_up_ns: int) -> None:
+    """Start the next copy of a batch on an engine that does nothing.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    engine
+        Number of the copy engine.
+    batch
+        Number of the batch.
+    set_up_ns
+        What an idle engine takes before.
+    """
     run.engines.current[engine] = batch
     run.batches.state[batch] = COPYING
     start(run, solo(run, batch) + set_up_ns, run.batches.rate[batch], COPY, engine, run.engines.port[engine])
 
 
-def solo(run: Run, batch: int) -> int:
+def solo(run: RunTables, batch: int) -> int:
     """Time of a batch's next transfer alone on the link."""
     batches = run.batches
     copying = alone(run, batch, batches.current[batch])
     return copying + batches.read_ns[batch] if batches.landed[batch] == 0 else copying
 
 
-def alone(run: Run, batch: int, copy: int) -> int:
-    """Time of one copy alone on the link, without a read before it."""
+def alone(run: RunTables, batch: int, copy: int) -> int:
+    """Time of one copy alone on the link, without a read before it.
+
+    Parameters
+    ----------
+    run
+        The run.
+    batch
+        Number of the batch.
+    copy
+        Number of the copy.
+
+    Returns
+    -------
+    int
+        Ns.
+    """
     size = run.slots.size_of[run.copies.key[copy]]
     return copy_ns(size, run.batches.rate[batch], run.engines.floor[run.batches.engine[batch]])
 
 
-def next_batch(run: Run, engine: int) -> int:
+def next_batch(run: RunTables, engine: int) -> int:
     """Take the most urgent batch out of the queues, or -1; stale prefetches are dropped on the way."""
     batches, queues = run.batches, run.engines.queues
     for which in range(3 * engine, 3 * engine + 3):
@@ -193,16 +258,41 @@ def next_batch(run: Run, engine: int) -> int:
     return -1
 
 
-def more_urgent(run: Run, engine: int, priority: int) -> bool:
-    """Whether a batch of a class before `priority` is queued."""
+def more_urgent(run: RunTables, engine: int, priority: int) -> bool:
+    """Whether a batch of a class before `priority` is queued.
+
+    Parameters
+    ----------
+    run
+        The run.
+    engine
+        Number of the copy engine.
+    priority
+        DEMAND, ADAPT or PREFETCH.
+
+    Returns
+    -------
+    bool
+        Whether there is one.
+    """
     size = run.engines.queues.size
     if run.engines.in_order[engine] == 1 or priority == DEMAND:
         return False
     return size[3 * engine + DEMAND] > 0 or (priority > ADAPT and size[3 * engine + ADAPT] > 0)
 
 
-def promote(run: Run, batch: int, priority: int) -> None:
-    """Move a batch that is not in service to the end of a more urgent class."""
+def promote(run: RunTables, batch: int, priority: int) -> None:
+    """Move a batch that is not in service to the end of a more urgent class.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    batch
+        Number of the batch.
+    priority
+        The class that it is to have.
+    """
     batches, engines = run.batches, run.engines
     engine = batches.engine[batch]
     if batch == engines.current[engine]:
@@ -216,7 +306,7 @@ def promote(run: Run, batch: int, priority: int) -> None:
     batches.priority[batch] = priority
 
 
-def cancel(run: Run, batch: int) -> bool:
+def cancel(run: RunTables, batch: int) -> bool:
     """Drop a batch of which nothing has begun; False if something has."""
     batches, engines = run.batches, run.engines
     in_order = engines.in_order[batches.engine[batch]] == 1
@@ -228,7 +318,7 @@ def cancel(run: Run, batch: int) -> bool:
     return True
 
 
-def drop_stale(run: Run, engine: int) -> None:
+def drop_stale(run: RunTables, engine: int) -> None:
     """Cancel the queued prefetches whose deadline has passed."""
     queues = run.engines.queues
     end = len(queues.home) + 3 * engine + PREFETCH
@@ -240,7 +330,7 @@ def drop_stale(run: Run, engine: int) -> None:
         batch = following
 
 
-def dropped(run: Run, batch: int) -> None:
+def dropped(run: RunTables, batch: int) -> None:
     """A prefetch is cancelled: it leaves its slot, or the staging ring."""
     run.batches.state[batch] = CANCELLED
     key = run.copies.key[run.batches.first[batch]]
@@ -252,7 +342,7 @@ def dropped(run: Run, batch: int) -> None:
     finish(run, batch)
 
 
-def leave_ring(run: Run, key: int) -> None:
+def leave_ring(run: RunTables, key: int) -> None:
     """Take `key` out of the staging ring, if it is there."""
     if run.ahead.ring.home[key] >= 0:
         unlink(run.ahead.ring, key)

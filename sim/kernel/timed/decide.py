@@ -46,7 +46,7 @@ from expert_residency.sim.kernel.timed.tables import (
     WAITS,
     WANTED,
     WELCOME,
-    Run,
+    RunTables,
 )
 from expert_residency.sim.timed.channels.copy_engine import ADAPT, DEMAND, DONE
 from expert_residency.sim.timed.host.plan import DISK, PAGE_CACHE, PINNED
@@ -61,8 +61,18 @@ N_SOURCES = 3
 """Sources in memory: PINNED, PAGEABLE, PAGE_CACHE."""
 
 
-def decide(run: Run, card: int, phase: int) -> None:
-    """Classify the event, admit misses, send demand copies and the CPU's work on their way."""
+def decide(run: RunTables, card: int, phase: int) -> None:
+    """Classify the event, admit misses, send demand copies and the CPU's work on their way.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    card
+        The card that has the layer.
+    phase
+        0 prefill, 1 decode, 2 verify window.
+    """
     v, plan, slots, trace, calls = run.v, run.plan, run.slots, run.trace, run.calls
     number = v[NUMBER]
     lo, hi = calls.event[E_FIRST], calls.event[E_END]
@@ -113,8 +123,16 @@ def decide(run: Run, card: int, phase: int) -> None:
         serve(run, card, phase, lo)
 
 
-def look_ahead(run: Run, lo: int, hi: int) -> None:
-    """Ask for the memory of the experts that the next event wants: it comes while this one is served."""
+def look_ahead(run: RunTables, lo: int, hi: int) -> None:
+    """Ask for the memory of the experts that the next event wants: it comes while this one is served.
+
+    Parameters
+    ----------
+    run
+        The run.
+    lo, hi
+        Look-ups of the next event.
+    """
     lines = run.slots.lines
     policy, policy_width = run.calls.evict_records, run.calls.evict_width
     for i in range(lo, min(hi, len(run.trace.keys))):
@@ -124,35 +142,87 @@ def look_ahead(run: Run, lo: int, hi: int) -> None:
             fetch_line(policy + key * policy_width)
 
 
-def serve_from(run: Run, tier: int, rows: int, phase: int) -> None:
-    """Book a look-up."""
+def serve_from(run: RunTables, tier: int, rows: int, phase: int) -> None:
+    """Book a look-up.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    tier
+        From where it was served.
+    rows
+        Rows that want the expert.
+    phase
+        0 prefill, 1 decode, 2 verify window.
+    """
     run.found.distinct[phase * N_TIERS + tier] += 1
     run.found.routed[phase * N_TIERS + tier] += rows
 
 
-def on_cpu(run: Run, key: int, tier: int, rows: int) -> None:
-    """One more expert for the CPU pool."""
+def on_cpu(run: RunTables, key: int, tier: int, rows: int) -> None:
+    """One more expert for the CPU pool.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    key
+        The expert.
+    tier
+        Where it lies on the host.
+    rows
+        Rows that want it.
+    """
     plan, n = run.plan, run.v[CPU_WORK]
     plan.cpu_key[n], plan.cpu_source[n], plan.cpu_rows[n] = key, tier, rows
     run.v[CPU_WORK] += 1
 
 
-def wait_copy(run: Run, batch: int, at: int, copy: int, count: int) -> None:
-    """The card waits for `count` copies of a batch from position `at` (the record `copy`) on."""
+def wait_copy(run: RunTables, batch: int, at: int, copy: int, count: int) -> None:
+    """The card waits for `count` copies of a batch from position `at` (the record `copy`) on.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    batch
+        Number of the batch.
+    at
+        Position of the first copy in it.
+    copy
+        Number of that copy.
+    count
+        How many copies.
+    """
     plan, n = run.plan, run.v[WAITS]
     plan.wait_batch[n], plan.wait_at[n], plan.wait_copy[n], plan.wait_count[n] = batch, at, copy, count
     run.v[WAITS] += 1
 
 
-def waits_for(run: Run, batch: int) -> bool:
+def waits_for(run: RunTables, batch: int) -> bool:
     """Whether an expert under way is waited for; otherwise the CPU computes it."""
     if run.rules.miss == M_FETCH or run.rules.miss == M_STREAM:
         return True
     return run.rules.in_flight_waits == 1 and run.batches.priority[batch] != ADAPT
 
 
-def in_flight(run: Run, key: int, rows: int, card: int, phase: int) -> None:
-    """A resident whose copy has not landed."""
+def in_flight(run: RunTables, key: int, rows: int, card: int, phase: int) -> None:
+    """A resident whose copy has not landed.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    key
+        The expert.
+    rows
+        Rows that want it.
+    card
+        The card that has the layer.
+    phase
+        0 prefill, 1 decode, 2 verify window.
+    """
     batch = run.slots.copy_of[key]
     if waits_for(run, batch):
         promote(run, batch, DEMAND)
@@ -169,8 +239,20 @@ def in_flight(run: Run, key: int, rows: int, card: int, phase: int) -> None:
         serve_from(run, T_DISK if tier == DISK else T_CPU_PINNED + tier, rows, phase)
 
 
-def serve_staged(run: Run, card: int, phase: int, lo: int) -> None:
-    """Serve misses whose expert stands in the staging ring, with a slot if admission lets it in."""
+def serve_staged(run: RunTables, card: int, phase: int, lo: int) -> None:
+    """Serve misses whose expert stands in the staging ring, with a slot if admission lets it in.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    card
+        The card that has the layer.
+    phase
+        0 prefill, 1 decode, 2 verify window.
+    lo
+        First look-up of the event.
+    """
     v, plan, trace, ring = run.v, run.plan, run.trace, run.ahead.ring
     staged = 0
     for i in range(v[MISSING]):
@@ -220,8 +302,20 @@ def serve_staged(run: Run, card: int, phase: int, lo: int) -> None:
         plan.mark[plan.missing[i]] = 0
 
 
-def serve(run: Run, card: int, phase: int, lo: int) -> None:
-    """Misses: who gets a slot, who is fetched, who goes to the CPU."""
+def serve(run: RunTables, card: int, phase: int, lo: int) -> None:
+    """Misses: who gets a slot, who is fetched, who goes to the CPU.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    card
+        The card that has the layer.
+    phase
+        0 prefill, 1 decode, 2 verify window.
+    lo
+        First look-up of the event.
+    """
     v, plan, trace, rules, slots = run.v, run.plan, run.trace, run.rules, run.slots
     number, missing = v[NUMBER], v[MISSING]
     if v[ADMITTED] > 0 and rules.swap != SWAP_COPY:
@@ -269,7 +363,7 @@ def serve(run: Run, card: int, phase: int, lo: int) -> None:
     demand(run, card, lo, plan.now, v[NOWS])
 
 
-def mark_fetched(run: Run, card: int) -> None:
+def mark_fetched(run: RunTables, card: int) -> None:
     """Mark those misses that go over the link."""
     v, plan, rules = run.v, run.plan, run.rules
     missing = v[MISSING]
@@ -284,8 +378,22 @@ def mark_fetched(run: Run, card: int) -> None:
             plan.mark[plan.missing[i]] |= FETCHED
 
 
-def demand(run: Run, card: int, lo: int, chosen: Ints, n: int) -> None:
-    """Copies that this event waits for: those in memory first, source by source, then the drive's one by one."""
+def demand(run: RunTables, card: int, lo: int, chosen: Ints, n: int) -> None:
+    """Copies that this event waits for: those in memory first, source by source, then the drive's one by one.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    card
+        The card that has the layer.
+    lo
+        First look-up of the event.
+    chosen
+        Positions of members.
+    n
+        How many of them count.
+    """
     plan, trace, number = run.plan, run.trace, run.v[NUMBER]
     for tier in range(N_SOURCES):
         batch = -1
@@ -307,12 +415,12 @@ def demand(run: Run, card: int, lo: int, chosen: Ints, n: int) -> None:
             wait_copy(run, batch, 0, run.batches.first[batch], 1)
 
 
-def demand_later(run: Run, card: int) -> None:
+def demand_later(run: RunTables, card: int) -> None:
     """Copies of the next wave: members of the event have left for them."""
     demand(run, card, run.calls.event[E_FIRST], run.plan.later, run.v[LATERS])
 
 
-def fill_slots(run: Run, card: int) -> None:
+def fill_slots(run: RunTables, card: int) -> None:
     """Copy experts that the CPU has just served into the slots that were made free for them."""
     v, plan = run.v, run.plan
     for i in range(v[FILLS]):
@@ -335,7 +443,7 @@ def fill_slots(run: Run, card: int) -> None:
                 copy = run.copies.next[copy]
 
 
-def lay_segments(run: Run, layer: int) -> None:
+def lay_segments(run: RunTables, layer: int) -> None:
     """Work of the CPU pool: what is in memory, by source, then what comes from the drive, one by one."""
     v, plan, cpu, costs, host = run.v, run.plan, run.cpu, run.costs, run.host
     n = 0
@@ -367,7 +475,24 @@ def lay_segments(run: Run, layer: int) -> None:
                 cpu.fault[segment] = -1
 
 
-def cpu_ns(run: Run, tier: int, layer: int, rows: int) -> int:
-    """One expert on the CPU pool."""
+def cpu_ns(run: RunTables, tier: int, layer: int, rows: int) -> int:
+    """One expert on the CPU pool.
+
+    Parameters
+    ----------
+    run
+        The run.
+    tier
+        Where the expert lies on the host.
+    layer
+        MoE layer, from 0.
+    rows
+        Rows that want it.
+
+    Returns
+    -------
+    int
+        Ns.
+    """
     costs = run.costs
     return pool_ns(costs.cpu[tier * len(costs.card_of) + layer], rows, costs.expert_flop, costs.cpu_flop_per_ns)

@@ -234,6 +234,6 @@ def _policy(
 @functools.cache
 def _walk(spec: Spec) -> Any:
     group = Group(spec)
-    kinds = kinds_of({"Run": group, "Links": group.fields["engines"][1].fields["queues"][1]})
+    kinds = kinds_of({"RunTables": group, "Links": group.fields["engines"][1].fields["queues"][1]})
     bound = {"run_at": group_at(group), "call": call, "fetch_line": fetch_line}
     return compile_loop(run_passes, bound, f"timed walk|{spec}", kinds=kinds)

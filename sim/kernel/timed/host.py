@@ -21,7 +21,7 @@ from expert_residency.sim.kernel.timed.tables import (
     SEGMENT,
     SEGMENTS,
     WAITING_SINCE,
-    Run,
+    RunTables,
 )
 from expert_residency.sim.timed.host.plan import DISK, PAGE_CACHE
 from expert_residency.sim.timed.rules import page_bytes_of, read_ns
@@ -30,7 +30,7 @@ INACTIVE, ACTIVE = 0, 1
 NOBODY = -1
 
 
-def source(run: Run, key: int) -> int:
+def source(run: RunTables, key: int) -> int:
     """Tier of `key` now; a use as far as the page cache is concerned."""
     tier = run.slots.source_of[key]
     if tier != PAGE_CACHE:
@@ -43,7 +43,7 @@ def source(run: Run, key: int) -> int:
 # ---- the page cache ------------------------------------------------------------------------------
 
 
-def touch(run: Run, page_key: int) -> bool:
+def touch(run: RunTables, page_key: int) -> bool:
     """Use of an expert of the file: True if its pages are in memory."""
     lists, v = run.host.lists, run.v
     home = lists.home[page_key]
@@ -66,8 +66,18 @@ def touch(run: Run, page_key: int) -> bool:
     return True
 
 
-def keep_pages(run: Run, page_key: int, nbytes: int) -> None:
-    """An expert was read from the drive; the oldest make room."""
+def keep_pages(run: RunTables, page_key: int, nbytes: int) -> None:
+    """An expert was read from the drive; the oldest make room.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    page_key
+        Key of the expert in its file.
+    nbytes
+        Its bytes.
+    """
     lists, v, capacity = run.host.lists, run.v, run.host.page_capacity
     pages = -(-nbytes // run.host.page_bytes)
     if lists.home[page_key] >= 0 or pages > capacity:
@@ -88,8 +98,18 @@ def keep_pages(run: Run, page_key: int, nbytes: int) -> None:
 # ---- the drive -----------------------------------------------------------------------------------
 
 
-def read(run: Run, key: int, waiter: int) -> None:
-    """Bring `key` into memory for a batch, a segment or NOBODY; a read already under way is joined."""
+def read(run: RunTables, key: int, waiter: int) -> None:
+    """Bring `key` into memory for a batch, a segment or NOBODY; a read already under way is joined.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    key
+        The expert.
+    waiter
+        Number of who waits, or NOBODY.
+    """
     host, v = run.host, run.v
     joined = host.reading[key] == 1
     if not joined:
@@ -115,12 +135,12 @@ def read(run: Run, key: int, waiter: int) -> None:
             v[QUEUE_SIZE] += 1
 
 
-def slice_bytes(run: Run, key: int) -> int:
+def slice_bytes(run: RunTables, key: int) -> int:
     """Bytes of one read: whole pages."""
     return page_bytes_of(run.slots.size_of[key], run.host.slices, run.host.page_bytes)
 
 
-def read_by_link(run: Run, key: int) -> int:
+def read_by_link(run: RunTables, key: int) -> int:
     """The copy engine reads `key` itself: ns that this adds to the copy."""
     nbytes = page_bytes_of(run.slots.size_of[key], 1, run.host.page_bytes)
     keep_pages(run, run.host.page_base + key, run.slots.size_of[key])
@@ -128,7 +148,7 @@ def read_by_link(run: Run, key: int) -> int:
     return read_ns(nbytes, run.host.latency, run.host.lane_rate)
 
 
-def begin_read(run: Run, key: int) -> None:
+def begin_read(run: RunTables, key: int) -> None:
     """One more lane is busy."""
     host = run.host
     run.v[ACTIVE_READS] += 1
@@ -136,7 +156,7 @@ def begin_read(run: Run, key: int) -> None:
     start(run, solo, host.lane_rate, READ, key, -1)
 
 
-def read_ended(run: Run, key: int) -> None:
+def read_ended(run: RunTables, key: int) -> None:
     """A lane is free; with the last slice the expert is in memory, and those who wait go on."""
     host, v = run.host, run.v
     v[ACTIVE_READS] -= 1
@@ -166,7 +186,7 @@ def read_ended(run: Run, key: int) -> None:
 # ---- the CPU pool --------------------------------------------------------------------------------
 
 
-def run_segments(run: Run) -> None:
+def run_segments(run: RunTables) -> None:
     """Work through the segments in order; the pool must be idle."""
     v = run.v
     v[SEGMENT] = 0
@@ -176,7 +196,7 @@ def run_segments(run: Run) -> None:
     advance_pool(run)
 
 
-def advance_pool(run: Run) -> None:
+def advance_pool(run: RunTables) -> None:
     """Begin the next segment, or wait for its bytes."""
     cpu, v = run.cpu, run.v
     at = v[SEGMENT]
@@ -190,7 +210,7 @@ def advance_pool(run: Run) -> None:
             read(run, cpu.fault[at], run.host.batches + at)
 
 
-def arrived(run: Run, segment: int) -> None:
+def arrived(run: RunTables, segment: int) -> None:
     """The bytes of a segment are in memory now."""
     cpu, v = run.cpu, run.v
     cpu.ready[segment] = 1
@@ -202,7 +222,7 @@ def arrived(run: Run, segment: int) -> None:
         advance_pool(run)
 
 
-def segment_done(run: Run) -> None:
+def segment_done(run: RunTables) -> None:
     """On to the next one."""
     v = run.v
     v[CPU_BYTES] += run.cpu.nbytes[v[SEGMENT]]

@@ -40,7 +40,7 @@ from expert_residency.sim.kernel.timed.tables import (
     SWAP_STREAMS,
     SWAPPED,
     WAKE,
-    Run,
+    RunTables,
 )
 from expert_residency.sim.timed.channels.copy_engine import ADAPT, DONE, QUEUED
 from expert_residency.sim.timed.channels.copy_engine import COPYING as IN_SERVICE
@@ -50,7 +50,7 @@ from expert_residency.sim.timed.rules import move_ns, slowed_ns
 # ---- time ----------------------------------------------------------------------------------------
 
 
-def wake(run: Run) -> None:
+def wake(run: RunTables) -> None:
     """Go to the time at which the next flows end, and end them."""
     net, v = run.net, run.v
     if v[WAKE] < 0:
@@ -86,8 +86,23 @@ def wake(run: Run) -> None:
         plan_wake(run)
 
 
-def flow_ended(run: Run, kind: int, ref: int) -> int:
-    """Act on the end of a flow; returns the time of one that goes on in its place, or 0."""
+def flow_ended(run: RunTables, kind: int, ref: int) -> int:
+    """Act on the end of a flow; returns the time of one that goes on in its place, or 0.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    kind
+        Of the flow.
+    ref
+        Number of what it belongs to.
+
+    Returns
+    -------
+    int
+        Ns of the next flow, or 0.
+    """
     if kind == COPY:
         return copy_ended(run, ref)
     if kind == COMPUTE:
@@ -102,7 +117,7 @@ def flow_ended(run: Run, kind: int, ref: int) -> int:
 # ---- copies --------------------------------------------------------------------------------------
 
 
-def copy_ended(run: Run, engine: int) -> int:
+def copy_ended(run: RunTables, engine: int) -> int:
     """The copy in service landed: the next of its batch, or of the queues."""
     batches, engines, v = run.batches, run.engines, run.v
     batch = engines.current[engine]
@@ -143,8 +158,18 @@ def copy_ended(run: Run, engine: int) -> int:
     return 0
 
 
-def landed(run: Run, batch: int, copy: int) -> None:
-    """A copy landed: tell who asked for it."""
+def landed(run: RunTables, batch: int, copy: int) -> None:
+    """A copy landed: tell who asked for it.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    batch
+        Number of the batch.
+    copy
+        Number of the copy.
+    """
     kind, key = run.batches.kind[batch], run.copies.key[copy]
     if kind == INTO_SLOT:
         slot_landed(run, key, run.batches.deadline[batch])
@@ -157,7 +182,7 @@ def landed(run: Run, batch: int, copy: int) -> None:
         send(run, run.copies.pair[copy])
 
 
-def send(run: Run, batch: int) -> None:
+def send(run: RunTables, batch: int) -> None:
     """Queue a batch; one whose bytes are on the drive is read first."""
     if run.batches.source[batch] == DISK and run.rules.link_reads == 1:
         run.batches.read_ns[batch] = read_by_link(run, run.copies.key[run.batches.first[batch]])
@@ -168,8 +193,31 @@ def send(run: Run, batch: int) -> None:
         submit(run, batch)
 
 
-def ask(run: Run, key: int, tier: int, priority: int, deadline: int, kind: int, rows: int) -> int:
-    """A batch of one copy to the card of `key`, asked for at once."""
+def ask(run: RunTables, key: int, tier: int, priority: int, deadline: int, kind: int, rows: int) -> int:
+    """A batch of one copy to the card of `key`, asked for at once.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    key
+        The expert.
+    tier
+        Where it lies on the host.
+    priority
+        DEMAND, ADAPT or PREFETCH.
+    deadline
+        Event after which a prefetch is of no use.
+    kind
+        What to do at the landing.
+    rows
+        Rows that want it.
+
+    Returns
+    -------
+    int
+        Number of the batch.
+    """
     batch = new_batch(run, run.slots.card_of[key], tier, priority, deadline, kind)
     add_copy(run, batch, key, rows)
     send(run, batch)
@@ -179,7 +227,7 @@ def ask(run: Run, key: int, tier: int, priority: int, deadline: int, kind: int, 
 # ---- swaps of a periodic policy ------------------------------------------------------------------
 
 
-def start_swaps(run: Run, n: int) -> None:
+def start_swaps(run: RunTables, n: int) -> None:
     """`Exchange.start`: begin `n` swaps; a victim of -1 is a free slot, one whose own copy is under way stays."""
     swaps, v, mode = run.swaps, run.v, run.rules.swap
     v[MOVED_BYTES] = 0
@@ -216,8 +264,18 @@ def start_swaps(run: Run, n: int) -> None:
         submit(run, back)
 
 
-def swap_landed(run: Run, key: int, deadline: int) -> None:
-    """A newcomer is there; when all are, the host moves the victims to their places in RAM."""
+def swap_landed(run: RunTables, key: int, deadline: int) -> None:
+    """A newcomer is there; when all are, the host moves the victims to their places in RAM.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    key
+        The newcomer.
+    deadline
+        Of its copy.
+    """
     v = run.v
     v[COPYING] -= 1
     slot_landed(run, key, deadline)

@@ -85,7 +85,26 @@ def trace_table(trace: RoutingTrace) -> t.Trace:
 def costs_table(
     trace: RoutingTrace, machine: Machine, preset: EnginePreset, plan: HostPlan, predict: int
 ) -> t.Costs:
-    """Times of compute; hand-offs are tabled by rows."""
+    """Times of compute; hand-offs are tabled by rows.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    machine
+        Cards and host.
+    preset
+        The engine's fixed times.
+    plan
+        Where experts lie on the host.
+    predict
+        Ns of one prediction.
+
+    Returns
+    -------
+    t.Costs
+        Tables in ns, bytes and MB/s.
+    """
     costs = Costs.of(trace.geometry, machine, preset, plan.cpu_sources)
     cards, most = len(machine.cards), int(trace.event_rows.max(initial=1))
     handoff = ints(cards * (most + 1))
@@ -130,7 +149,28 @@ def costs_table(
 def rules_table(
     trace: RoutingTrace, machine: Machine, preset: EnginePreset, policies: Policies, miss: str, plan: HostPlan
 ) -> t.Rules:
-    """Choices."""
+    """Choices.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    machine
+        Cards and host.
+    preset
+        The engine's rules.
+    policies
+        Of the run.
+    miss
+        Miss mode.
+    plan
+        Where experts lie on the host.
+
+    Returns
+    -------
+    t.Rules
+        Choices as numbers.
+    """
     rule, prefetch = policies.insertion, policies.prefetch
     pinned_mb_per_s = machine.host.cpu.expert_mb_per_s(plan.cpu_sources[0], trace.geometry.quant_family)
     most = int(np.diff(trace.event_offsets).max(initial=1))
@@ -169,7 +209,28 @@ def rules_table(
 def host_table(
     machine: Machine, plan: HostPlan, cache: PageCache | None, keys: int, batches: int, segments: int
 ) -> t.Host:
-    """Where experts lie, and the page cache as it stands."""
+    """Where experts lie, and the page cache as it stands.
+
+    Parameters
+    ----------
+    machine
+        Cards and host.
+    plan
+        Where experts lie on the host.
+    cache
+        The page cache, or None.
+    keys
+        Experts of the model.
+    batches
+        Room for batches.
+    segments
+        Room for experts on the CPU.
+
+    Returns
+    -------
+    t.Host
+        The tables.
+    """
     disk = machine.host.disk
     lanes, lane_rate, _ = drive_rates(disk, plan.access)
     known = [] if cache is None else [*cache.inactive, *cache.active]
@@ -219,8 +280,35 @@ def net_table(machine: Machine, plan: HostPlan) -> tuple[t.Net, list[int]]:
 def run_table(
     trace: RoutingTrace, machine: Machine, preset: EnginePreset, pool: CachePool, policies: Policies, miss: str,
     plan: HostPlan, cache: PageCache | None, lines: npt.NDArray[np.uint8],
-) -> t.Run:  # fmt: skip
-    """Everything but the compiled policies; `lines` have room for a `SLOT` of each key."""
+) -> t.RunTables:  # fmt: skip
+    """Everything but the compiled policies; `lines` have room for a `SLOT` of each key.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    machine
+        Cards and host.
+    preset
+        The engine's.
+    pool
+        Residents at the start.
+    policies
+        Of the run.
+    miss
+        Miss mode.
+    plan
+        Where experts lie on the host.
+    cache
+        The page cache, or None.
+    lines
+        (keys, bytes of a line) records of experts.
+
+    Returns
+    -------
+    t.RunTables
+        The tables.
+    """
     keys, cards, passes = pool.pool.keys, len(machine.cards), trace.n_passes
     members = max(1, int(np.diff(trace.event_offsets).max(initial=1)))
     segments = members + 3
@@ -243,10 +331,10 @@ def run_table(
     v[t.FREE_FLOWS] = len(net.free)
     if cache is not None:
         v[t.ACTIVE_PAGES], v[t.INACTIVE_PAGES] = cache.active_pages, cache.inactive_pages
-    plan_fields = {name: ints(members) for name in t.Plan._fields}
+    plan_fields = {name: ints(members) for name in t.EventPlan._fields}
     plan_fields["hits"] = np.zeros(members, dtype=np.int8)
     in_order = int(preset.copy_order == "asked")
-    return t.Run(
+    return t.RunTables(
         v=v,
         trace=kept_with(trace, "timed", lambda: trace_table(trace)),
         costs=costs_table(trace, machine, preset, plan, policies.predict_ns),
@@ -282,7 +370,7 @@ def run_table(
             used=ints(pool.used),
             capacity=ints(pool.pool.capacity),
         ),
-        plan=t.Plan(**plan_fields),
+        plan=t.EventPlan(**plan_fields),
         ahead=t.Ahead(
             ints(keys), ints(keys), lists(keys, cards), ints(keys, -1), ints(pool.pool.scopes, -1),
             ints(pool.pool.scopes),

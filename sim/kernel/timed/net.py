@@ -11,15 +11,31 @@ from expert_residency.sim.kernel.timed.tables import (
     READ,
     SETTLED,
     WAKE,
-    Run,
+    RunTables,
 )
 from expert_residency.sim.timed.rules import progress_ns, slowed_ns
 
 DRAM_SERVER, DISK_SERVER = 0, 1
 
 
-def start(run: Run, solo_ns: int, rate: int, kind: int, ref: int, port: int) -> None:
-    """Begin a transfer now; through the drive's server if it is a READ, else through DRAM and perhaps a port."""
+def start(run: RunTables, solo_ns: int, rate: int, kind: int, ref: int, port: int) -> None:
+    """Begin a transfer now; through the drive's server if it is a READ, else through DRAM and perhaps a port.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    solo_ns
+        What it takes alone.
+    rate
+        MB/s that it asks of each server.
+    kind
+        Of the flow.
+    ref
+        Number of what it belongs to.
+    port
+        Server of the card's root port, or -1.
+    """
     net, v = run.net, run.v
     net.demand[DISK_SERVER if kind == READ else DRAM_SERVER] += rate
     if port >= 0:
@@ -44,7 +60,7 @@ def start(run: Run, solo_ns: int, rate: int, kind: int, ref: int, port: int) -> 
         replan(run)
 
 
-def settle(run: Run) -> None:
+def settle(run: RunTables) -> None:
     """Book the progress made since the last change."""
     net, v = run.net, run.v
     elapsed = v[NOW] - v[SETTLED]
@@ -55,7 +71,7 @@ def settle(run: Run) -> None:
             net.remaining[flow] -= progress_ns(elapsed, net.num[flow], net.den[flow])
 
 
-def replan(run: Run) -> None:
+def replan(run: RunTables) -> None:
     """Give every flow its pace and finish."""
     net, v = run.net, run.v
     now = v[NOW]
@@ -74,7 +90,7 @@ def replan(run: Run) -> None:
     plan_wake(run)
 
 
-def plan_wake(run: Run) -> None:
+def plan_wake(run: RunTables) -> None:
     """Wake up at the first finish."""
     net, v = run.net, run.v
     if v[FLOWS] == 0:
@@ -87,7 +103,7 @@ def plan_wake(run: Run) -> None:
     v[WAKE] = first
 
 
-def leave(run: Run, flow: int) -> None:
+def leave(run: RunTables, flow: int) -> None:
     """A flow has ended."""
     net, v = run.net, run.v
     net.demand[DISK_SERVER if net.kind[flow] == READ else DRAM_SERVER] -= net.rate[flow]

@@ -51,7 +51,22 @@ def event_of(asked: Asked) -> Event:
 
 
 def evict(table: int, what: int, a: int, b: int, c: int) -> int:
-    """`EvictionPolicy`."""
+    """`EvictionPolicy`.
+
+    Parameters
+    ----------
+    table
+        Address of what is asked and of the state.
+    what
+        Number of the method.
+    a, b, c
+        Its arguments.
+
+    Returns
+    -------
+    int
+        Its result, or 0.
+    """
     asked, state = asked_state(table), policy_state(table)
     if what == VICTIM:
         return policy_victim(state, a, b, asked.guard, c)
@@ -65,7 +80,22 @@ def evict(table: int, what: int, a: int, b: int, c: int) -> int:
 
 
 def admit(table: int, what: int, a: int, b: int, c: int) -> int:
-    """`AdmissionPolicy`."""
+    """`AdmissionPolicy`.
+
+    Parameters
+    ----------
+    table
+        Address of what is asked and of the state.
+    what
+        Number of the method.
+    a, b, c
+        Its arguments.
+
+    Returns
+    -------
+    int
+        Its result, or 0.
+    """
     asked, state = asked_state(table), policy_state(table)
     if what == ACCEPTS:
         return int(policy_accepts(state, a, b))
@@ -78,7 +108,22 @@ def admit(table: int, what: int, a: int, b: int, c: int) -> int:
 
 
 def ahead(table: int, what: int, a: int, b: int, c: int) -> int:
-    """`PrefetchPolicy`."""
+    """`PrefetchPolicy`.
+
+    Parameters
+    ----------
+    table
+        Address of what is asked and of the state.
+    what
+        Number of the method.
+    a, b, c
+        Its arguments.
+
+    Returns
+    -------
+    int
+        Its result, or 0.
+    """
     asked, state = asked_state(table), policy_state(table)
     if what == PROPOSE:
         return policy_propose(state, event_of(asked), asked.wanted, asked.others)

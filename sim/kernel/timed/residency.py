@@ -28,17 +28,35 @@ from expert_residency.sim.kernel.timed.tables import (
     WANTED,
     WASTED,
     WASTED_BYTES,
-    Run,
+    RunTables,
 )
 
 if TYPE_CHECKING:
     from expert_residency.sim.kernel.timed.seam import call
 
 
-def admit(run: Run, key: int, number: int, forced: int, ahead: int) -> int:
+def admit(run: RunTables, key: int, number: int, forced: int, ahead: int) -> int:
     """`Slots.admit` or, with `ahead`, `Slots.admit_ahead`.
 
     Returns 0 if `key` is turned away and 1 if it is admitted, and 2 more if a member of the event had to leave.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    key
+        An expert that is not resident.
+    number
+        Running number of the event.
+    forced
+        1: members of the event may leave when nothing else is left.
+    ahead
+        1: it is prefetched.
+
+    Returns
+    -------
+    int
+        0, 1, 2 or 3.
     """
     slots, v, calls = run.slots, run.v, run.calls
     v[STUCK] = 0
@@ -72,7 +90,7 @@ def admit(run: Run, key: int, number: int, forced: int, ahead: int) -> int:
     return 1 + deferred
 
 
-def insert(run: Run, key: int) -> None:
+def insert(run: RunTables, key: int) -> None:
     """`key` becomes resident."""
     slots = run.slots
     slots.resident[key] = 1
@@ -80,7 +98,7 @@ def insert(run: Run, key: int) -> None:
     call(run.calls.evict_code, run.calls.evict_table, INSERT, key, 0, 0)
 
 
-def remove(run: Run, key: int) -> None:
+def remove(run: RunTables, key: int) -> None:
     """`key` is resident no more."""
     slots = run.slots
     slots.resident[key] = 0
@@ -89,22 +107,32 @@ def remove(run: Run, key: int) -> None:
     call(run.calls.evict_code, run.calls.evict_table, REMOVE, key, 0, 0)
 
 
-def left(run: Run, victim: int) -> None:
+def left(run: RunTables, victim: int) -> None:
     """Settle the account of one that has left."""
     run.slots.ready[victim] = 0
     if run.slots.unused[victim] == 1:
         waste(run, victim)
 
 
-def waste(run: Run, key: int) -> None:
+def waste(run: RunTables, key: int) -> None:
     """A prefetched expert that nobody wanted."""
     run.slots.unused[key] = 0
     run.found.stats[WASTED] += 1
     run.found.stats[WASTED_BYTES] += run.slots.size_of[key]
 
 
-def swap(run: Run, newcomer: int, victim: int) -> None:
-    """A periodic policy's exchange."""
+def swap(run: RunTables, newcomer: int, victim: int) -> None:
+    """A periodic policy's exchange.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    newcomer
+        The key that comes.
+    victim
+        The key that leaves, or -1.
+    """
     if victim >= 0:
         remove(run, victim)
     insert(run, newcomer)
@@ -113,22 +141,42 @@ def swap(run: Run, newcomer: int, victim: int) -> None:
     run.v[ADMITTED_BYTES] += run.slots.size_of[newcomer]
 
 
-def under_way(run: Run, key: int, batch: int) -> None:
-    """A copy into `key`'s slot was asked for that the current event does not wait for."""
+def under_way(run: RunTables, key: int, batch: int) -> None:
+    """A copy into `key`'s slot was asked for that the current event does not wait for.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    key
+        The expert.
+    batch
+        Number of its batch.
+    """
     run.slots.ready[key] = 0
     run.slots.copy_of[key] = batch
     run.slots.guard[key] = NEVER
 
 
-def slot_landed(run: Run, key: int, deadline: int) -> None:
-    """The copy into `key`'s slot landed."""
+def slot_landed(run: RunTables, key: int, deadline: int) -> None:
+    """The copy into `key`'s slot landed.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    key
+        The expert.
+    deadline
+        Of its copy.
+    """
     slots, number = run.slots, run.v[NUMBER]
     slots.copy_of[key] = -1
     slots.ready[key] = 1
     slots.guard[key] = max(number, deadline) if slots.unused[key] == 1 else number
 
 
-def slot_cancelled(run: Run, key: int) -> None:
+def slot_cancelled(run: RunTables, key: int) -> None:
     """A prefetch into `key`'s slot was dropped before it began."""
     slots = run.slots
     dropped_copy(run, key)
@@ -139,7 +187,7 @@ def slot_cancelled(run: Run, key: int) -> None:
     run.v[EVICTIONS] -= 1
 
 
-def dropped_copy(run: Run, key: int) -> None:
+def dropped_copy(run: RunTables, key: int) -> None:
     """Book a copy that was asked for and dropped before it began."""
     stats = run.found.stats
     stats[CANCELLED_COPIES] += 1
@@ -147,14 +195,14 @@ def dropped_copy(run: Run, key: int) -> None:
     stats[ISSUED_BYTES] -= run.slots.size_of[key]
 
 
-def missed(run: Run, key: int) -> None:
+def missed(run: RunTables, key: int) -> None:
     """An event wants an expert that left for a prefetched one."""
     run.slots.displaced[key] = 0
     run.found.stats[POLLUTED] += 1
     run.found.stats[POLLUTED_BYTES] += run.slots.size_of[key]
 
 
-def wanted(run: Run, key: int) -> None:
+def wanted(run: RunTables, key: int) -> None:
     """An event wants a resident expert that was prefetched: settle the account."""
     slots, stats = run.slots, run.found.stats
     slots.unused[key] = 0

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from expert_residency.policies.protocol import Event, Ints
-from expert_residency.sim.kernel.timed.tables import Asked, Run
+from expert_residency.sim.kernel.timed.tables import Asked, RunTables
 
-run_at: Callable[[int], Run]
+run_at: Callable[[int], RunTables]
 call: Callable[[int, int, int, int, int, int], int]
 """Ask a compiled policy: address of its code, of its table, the question and three numbers."""
 

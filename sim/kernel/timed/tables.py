@@ -2,7 +2,7 @@
 
 Python objects of `sim.timed.engine` and `sim.timed.channels` are numbers here: a batch, a flow or a segment is a
 place in some arrays, and what an object would call back is a kind that says which function to call. Numbers that
-change stand in `Run.v`, under the names at the end of this file.
+change stand in `RunTables.v`, under the names at the end of this file.
 """
 
 from __future__ import annotations
@@ -244,8 +244,8 @@ class Slots(NamedTuple):
     capacity: Ints
 
 
-class Plan(NamedTuple):
-    """What becomes of the members of an event: lists, whose lengths are in `Run.v`."""
+class EventPlan(NamedTuple):
+    """What becomes of the members of an event: lists, whose lengths are in `RunTables.v`."""
 
     hits: Ints
     missing: Ints
@@ -323,7 +323,7 @@ class Found(NamedTuple):
     stats: Ints
 
 
-class Run(NamedTuple):
+class RunTables(NamedTuple):
     """One run."""
 
     v: Ints
@@ -337,7 +337,7 @@ class Run(NamedTuple):
     host: Host
     cpu: Cpu
     slots: Slots
-    plan: Plan
+    plan: EventPlan
     ahead: Ahead
     swaps: Swaps
     calls: Calls

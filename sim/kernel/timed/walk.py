@@ -47,7 +47,7 @@ from expert_residency.sim.kernel.timed.tables import (
     WAITS,
     WAKE,
     WAVES,
-    Run,
+    RunTables,
 )
 from expert_residency.sim.timed.result import (
     ADAPT_WAIT,
@@ -81,7 +81,7 @@ def run_passes(table: int) -> None:
         close(run)
 
 
-def one_pass(run: Run, number: int) -> None:
+def one_pass(run: RunTables, number: int) -> None:
     """One pass."""
     v, costs, trace = run.v, run.costs, run.trace
     began = v[NOW]
@@ -113,7 +113,7 @@ def one_pass(run: Run, number: int) -> None:
     run.found.pass_ns[number] = v[NOW] - began
 
 
-def advance(run: Run, ns: int) -> None:
+def advance(run: RunTables, ns: int) -> None:
     """Let `ns` pass; flows that end at its very end still end before."""
     v = run.v
     until = v[NOW] + ns
@@ -122,14 +122,36 @@ def advance(run: Run, ns: int) -> None:
     v[NOW] = until
 
 
-def spend(run: Run, ns: int, cause: int) -> None:
-    """Let `ns` pass for `cause`."""
+def spend(run: RunTables, ns: int, cause: int) -> None:
+    """Let `ns` pass for `cause`.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    ns
+        How long.
+    cause
+        Number of the cause.
+    """
     advance(run, ns)
     run.found.causes[run.v[PASS] * N_CAUSES + cause] += ns
 
 
-def one_event(run: Run, number: int, pass_index: int, phase: int) -> None:
-    """One layer of one pass."""
+def one_event(run: RunTables, number: int, pass_index: int, phase: int) -> None:
+    """One layer of one pass.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    number
+        Running number of the event.
+    pass_index
+        Number of the pass.
+    phase
+        0 prefill, 1 decode, 2 verify window.
+    """
     v, costs, trace, rules, calls = run.v, run.costs, run.trace, run.rules, run.calls
     layer, n_rows = trace.layers[number], trace.event_rows[number]
     lo, hi = trace.offsets[number], trace.offsets[number + 1]
@@ -202,15 +224,27 @@ def one_event(run: Run, number: int, pass_index: int, phase: int) -> None:
             spend(run, still, SYNC)
 
 
-def predict(run: Run, tick: int) -> None:
+def predict(run: RunTables, tick: int) -> None:
     """Let the prefetcher predict, which may take time, and ask for copies."""
     if run.costs.predict > 0:
         spend(run, run.costs.predict, SYNC)
     propose(run, tick)
 
 
-def compute_group(run: Run, card: int, nbytes: int, rows: int) -> None:
-    """The card computes one group of experts."""
+def compute_group(run: RunTables, card: int, nbytes: int, rows: int) -> None:
+    """The card computes one group of experts.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    card
+        The card.
+    nbytes
+        Bytes of the group.
+    rows
+        (token, expert) pairs that it serves.
+    """
     costs = run.costs
     run.v[GPU_BYTES] += nbytes
     rate, first, end = costs.expert_rate[card], costs.points[card], costs.points[card + 1]
@@ -219,7 +253,7 @@ def compute_group(run: Run, card: int, nbytes: int, rows: int) -> None:
     spend(run, group_ns(nbytes, rows, launch_ns, rate, costs.expert_flop, flop_per_ns, known_ns), EXPERTS)
 
 
-def land(run: Run, card: int) -> None:
+def land(run: RunTables, card: int) -> None:
     """Compute experts as they land: of each batch in turn, all that have landed since as one group."""
     plan, v, copies, landed = run.plan, run.v, run.copies, run.batches.landed
     nbytes = rows = 0
@@ -246,8 +280,18 @@ def land(run: Run, card: int) -> None:
     v[WAITS] = 0
 
 
-def wait_for(run: Run, batch: int, at: int) -> None:
-    """Wait until copy `at` of a batch has landed, for its read first and then for the link."""
+def wait_for(run: RunTables, batch: int, at: int) -> None:
+    """Wait until copy `at` of a batch has landed, for its read first and then for the link.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    batch
+        Number of the batch.
+    at
+        Position of the copy.
+    """
     v, batches = run.v, run.batches
     began = v[NOW]
     while batches.landed[batch] <= at and v[STATUS] == OK:
@@ -260,7 +304,7 @@ def wait_for(run: Run, batch: int, at: int) -> None:
     run.found.causes[causes + PCIE_WAIT] += waited - disk_ns
 
 
-def wait_for_pool(run: Run) -> None:
+def wait_for_pool(run: RunTables) -> None:
     """Wait for the CPU pool: while it waits for the drive, and while it works."""
     v, cpu = run.v, run.cpu
     began = v[NOW]

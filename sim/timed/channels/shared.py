@@ -67,6 +67,17 @@ class SharedNet:
 
         `on_done` is called at its end; it returns the `solo_ns` of a transfer that goes on at once at the same
         rate through the same servers, or 0.
+
+        Parameters
+        ----------
+        solo_ns
+            What it takes alone.
+        mb_per_s
+            What it asks of each server.
+        servers
+            Those that it goes through.
+        on_done
+            Called at its end.
         """
         for server in servers:
             self.demand[server] += mb_per_s

@@ -27,7 +27,7 @@ Wait = tuple[Batch, int, int, list[int]]
 """Copies of a batch from one position up to another, and the rows that want each."""
 
 
-class Plan:
+class EventPlan:
     """What becomes of the members of one event."""
 
     __slots__ = ("cpu", "deferred", "deferred_rows", "fills", "hit_bytes", "hit_rows", "sends", "waits")
@@ -73,9 +73,24 @@ class Decisions:
         self.served_distinct = [[0] * len(TIERS) for _ in PHASES]
         self.served_routed = [[0] * len(TIERS) for _ in PHASES]
 
-    def decide(self, event: Event, card: int, phase: int) -> Plan:
-        """Classify the event, admit misses, send demand copies on their way."""
-        slots, plan = self.slots, Plan()
+    def decide(self, event: Event, card: int, phase: int) -> EventPlan:
+        """Classify the event, admit misses, send demand copies on their way.
+
+        Parameters
+        ----------
+        event
+            The event, with its hits.
+        card
+            The card that has the layer.
+        phase
+            0 prefill, 1 decode, 2 verify window.
+
+        Returns
+        -------
+        EventPlan
+            What the card and the CPU have to do.
+        """
+        slots, plan = self.slots, EventPlan()
         distinct, routed = self.served_distinct[phase], self.served_routed[phase]
         keys, rows_of, ready, sizes, unused = event.keys, event.rows, slots.ready, slots.sizes, slots.unused
         missing: list[int] = []
@@ -110,7 +125,7 @@ class Decisions:
             self._serve(event, card, missing, admitted, plan, distinct, routed)
         return plan
 
-    def _under_way(self, key: int, rows: int, card: int, plan: Plan) -> int:
+    def _under_way(self, key: int, rows: int, card: int, plan: EventPlan) -> int:
         """A resident whose copy has not landed: wait for it, or let the CPU compute it. Returns the tier."""
         batch = self.slots.copy_of[key]
         assert batch is not None
@@ -124,7 +139,7 @@ class Decisions:
         return T_DISK if source == DISK else T_CPU_PINNED + source
 
     def _staged(
-        self, event: Event, card: int, missing: list[int], admitted: list[int], plan: Plan,
+        self, event: Event, card: int, missing: list[int], admitted: list[int], plan: EventPlan,
         distinct: list[int], routed: list[int],
     ) -> tuple[list[int], list[int]]:  # fmt: skip
         """Serve misses whose expert stands in the staging ring, with a slot if admission lets it in.
@@ -161,7 +176,7 @@ class Decisions:
         return [i for i in missing if i not in staged], [i for i in admitted if i not in staged]
 
     def _serve(
-        self, event: Event, card: int, missing: list[int], admitted: list[int], plan: Plan,
+        self, event: Event, card: int, missing: list[int], admitted: list[int], plan: EventPlan,
         distinct: list[int], routed: list[int],
     ) -> None:  # fmt: skip
         """Misses: who gets a slot, who is fetched, who goes to the CPU."""
@@ -222,7 +237,7 @@ class Decisions:
         last = list(zip(missing, sources, strict=True))[len(missing) - n :]
         return {i for i, source in last if source == PINNED or not self.preset.pcie_pinned_only}
 
-    def cpu_segments(self, plan: Plan, layer: int) -> list[Segment]:
+    def cpu_segments(self, plan: EventPlan, layer: int) -> list[Segment]:
         """Work of the CPU pool: what is in memory, by source, then what comes from the disk, one by one."""
         costs, sizes = self.costs, self.slots.sizes
         totals = [[0, 0] for _ in SOURCES]

@@ -136,10 +136,17 @@ class Prefetcher:
 
         Parameters
         ----------
+        key
+            The expert.
         waits
             Whether the event waits for a copy that has not landed.
         kept
             Whether it has been given a slot. If neither holds, a copy that has not begun is dropped.
+
+        Returns
+        -------
+        Batch
+            Its batch.
         """
         card = self.transfers.card_of[key]
         batch = self.staged[card].pop(key)

@@ -45,6 +45,15 @@ class Slots:
     def admit(self, key: int, number: int, *, forced: bool = True) -> tuple[bool, bool]:
         """Give `key` a slot for event `number`.
 
+        Parameters
+        ----------
+        key
+            An expert that is not resident.
+        number
+            Running number of the event.
+        forced
+            Whether members of the event may leave when nothing else is left.
+
         Returns
         -------
         admitted, deferred
@@ -84,7 +93,17 @@ class Slots:
         self.cache.guard[key] = NEVER
 
     def landed(self, key: int, batch: Batch, number: int) -> None:
-        """The copy into `key`'s slot landed during event `number`."""
+        """The copy into `key`'s slot landed during event `number`.
+
+        Parameters
+        ----------
+        key
+            The expert.
+        batch
+            Its copy.
+        number
+            Running number of the event.
+        """
         self._copy(key, None)
         self.ready[key] = 1
         self.cache.guard[key] = max(number, batch.deadline) if self.unused[key] else number

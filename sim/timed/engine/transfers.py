@@ -123,6 +123,24 @@ class Transfers:
         """Ask for host-to-device copies of experts of one card that all lie at `source`, as one batch.
 
         An expert on the disk is read first; such batches hold one expert each.
+
+        Parameters
+        ----------
+        keys
+            Experts of one card.
+        source
+            Where they lie on the host.
+        priority
+            DEMAND, ADAPT or PREFETCH.
+        deadline
+            Event after which a prefetch is of no use.
+        on_landed
+            Called with the batch and a position at each landing, with -1 if it is cancelled.
+
+        Returns
+        -------
+        Batch
+            The batch, queued or waiting for its read.
         """
         batch = self.batch(keys, source, priority, deadline, on_landed)
         self.submit(batch, source)
@@ -136,7 +154,26 @@ class Transfers:
         deadline: int,
         on_landed: Callable[[Batch, int], None],
     ) -> Batch:
-        """The batch of `fetch`, not yet asked for."""
+        """The batch of `fetch`, not yet asked for.
+
+        Parameters
+        ----------
+        keys
+            Experts of one card.
+        source
+            Where they lie on the host.
+        priority
+            DEMAND, ADAPT or PREFETCH.
+        deadline
+            Event after which a prefetch is of no use.
+        on_landed
+            Called with the batch and a position at each landing, with -1 if it is cancelled.
+
+        Returns
+        -------
+        Batch
+            The batch.
+        """
         card = self.card_of[keys[0]]
         rate = self.h2d_rate[card][0 if source == PINNED else 1]
         sizes, floor = self.sizes, self.submit_ns[card]

@@ -33,7 +33,7 @@ from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.residency.pool import CachePool
 from expert_residency.sim.timed.channels.cpu import Segment
 from expert_residency.sim.timed.costs import Costs
-from expert_residency.sim.timed.engine.decisions import Decisions, Plan, Wait
+from expert_residency.sim.timed.engine.decisions import Decisions, EventPlan, Wait
 from expert_residency.sim.timed.engine.exchange import Exchange
 from expert_residency.sim.timed.engine.prefetcher import Prefetcher
 from expert_residency.sim.timed.engine.slots import Slots
@@ -305,7 +305,7 @@ class SimPyEngine:
             )
             self.timeline.slice("host plan", "router, plan", start + dense, env.now)
 
-    def _send_demands(self, event: Event, plan: Plan) -> Steps:
+    def _send_demands(self, event: Event, plan: EventPlan) -> Steps:
         """Host time for copies of the event's misses, and for those that are predicted from the router's ids."""
         preset, stats = self.preset, self.slots.stats
         sending = preset.send_ns + plan.sends * preset.copy_ns if plan.sends else 0
@@ -317,7 +317,7 @@ class SimPyEngine:
         if sending:
             yield from self._send(sending)
 
-    def _compute(self, card: int, layer: int, plan: Plan) -> Steps:
+    def _compute(self, card: int, layer: int, plan: EventPlan) -> Steps:
         """The card computes residents, then what lands, in waves."""
         if plan.hit_bytes:
             yield self.env.timeout(self._group_ns(card, layer, plan.hit_bytes, plan.hit_rows))
@@ -337,7 +337,7 @@ class SimPyEngine:
             self._causes[DISK_WAIT] += disk_ns
             self._causes[CPU_WAIT] += cpu_ns
 
-    def _send_fills(self, event: Event, plan: Plan, host_free: int) -> Steps:
+    def _send_fills(self, event: Event, plan: EventPlan, host_free: int) -> Steps:
         """Copies into slots, and those that are predicted from the whole event, with the host time for both.
 
         With nothing of its own to compute the host has sent since `host_free`, while the card was busy; -1: it is

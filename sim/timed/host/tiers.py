@@ -57,7 +57,24 @@ class Ask:
         return self.profile.ram.total_bytes - self.profile.ram.os_reserve_bytes
 
     def refuse(self, what: str, nbytes: int, limit: int, hint: str) -> MisfitError:
-        """The error of a tier that does not fit."""
+        """The error of a tier that does not fit.
+
+        Parameters
+        ----------
+        what
+            What does not fit.
+        nbytes
+            What it takes.
+        limit
+            Bytes that there are.
+        hint
+            What would fit.
+
+        Returns
+        -------
+        MisfitError
+            The error, to be raised.
+        """
         return MisfitError(
             f"{what} of {self.geometry.label} takes {nbytes / GIB:.1f} GiB, {self.profile.name} has "
             f"{limit / GIB:.1f} GiB of RAM for it; {hint}"
@@ -200,6 +217,11 @@ def plan_host(
         Keys that a card holds at the start.
     ranked
         Keys by heat, hottest first; those that are not named follow in order.
+
+    Returns
+    -------
+    HostPlan
+        Where each expert lies, and what that costs.
 
     Raises
     ------
