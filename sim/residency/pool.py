@@ -94,6 +94,32 @@ def check_room(pool: Pool, *, none: bool = False) -> None:
             raise MisfitError(f"room of {format_bytes(room)}{share}: one expert takes {format_bytes(size)}")
 
 
+def fitting(pool: Pool, ranked: Iterable[int], room_bytes: Sequence[int]) -> list[int]:
+    """Keys that fit, taken in rank order: one that is too large is passed over.
+
+    Parameters
+    ----------
+    pool
+        Scope and size of each key.
+    ranked
+        Keys, hottest first; one that is named again counts once.
+    room_bytes
+        (scopes,) bytes that are free.
+
+    Returns
+    -------
+    list[int]
+        Those that fit, in rank order.
+    """
+    left, chosen = list(room_bytes), []
+    for key in dict.fromkeys(ranked):
+        scope, size = pool.scope_of[key], pool.size_of[key]
+        if size <= left[scope]:
+            left[scope] -= size
+            chosen.append(key)
+    return chosen
+
+
 class CachePool:
     """Residents of one cache under an eviction and an admission policy.
 
@@ -143,12 +169,7 @@ class CachePool:
     def place(self, ranked: Iterable[int]) -> list[int]:
         """Fill empty room with keys in rank order, hottest first; returns those that fit."""
         room = [c - u for c, u in zip(self.pool.capacity, self.used, strict=True)]
-        chosen = []
-        for key in ranked:
-            scope, size = self.pool.scope_of[key], self.pool.size_of[key]
-            if size <= room[scope] and not self.resident[key]:
-                room[scope] -= size
-                chosen.append(key)
+        chosen = fitting(self.pool, (key for key in ranked if not self.resident[key]), room)
         for key in reversed(chosen):  # the hottest comes in last, so that recency agrees with rank
             self._insert(key)
         return chosen

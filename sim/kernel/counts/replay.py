@@ -17,6 +17,7 @@ from expert_residency.policies.protocol import AdmissionPolicy, EvictionPolicy, 
 from expert_residency.sim.kernel.compiler.link import compile_loop, run_kernel
 from expert_residency.sim.kernel.compiler.state import NARROW_MOST, Flat, Recorder, state_function
 from expert_residency.sim.kernel.counts import loop
+from expert_residency.sim.residency.pool import fitting
 
 MOST_STEPS = NARROW_MOST - 1
 """Steps of one chunk."""
@@ -158,13 +159,7 @@ class ReplayKernel:
 
     def place(self, ranked: Sequence[int]) -> list[int]:
         """Fill empty room with keys in rank order, before anything is fed; returns those that fit."""
-        room = list(self.pool.capacity)
-        chosen = []
-        for key in dict.fromkeys(ranked):
-            scope, size = self.pool.scope_of[key], self.pool.size_of[key]
-            if size <= room[scope]:
-                room[scope] -= size
-                chosen.append(key)
+        chosen = fitting(self.pool, ranked, self.pool.capacity)
         self._placed = np.array(chosen[::-1], dtype=np.int32)
         return chosen
 
