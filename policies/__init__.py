@@ -1,4 +1,4 @@
-"""Who stays and who comes early: eviction, admission, prefetch and placement policies, one file each."""
+"""Eviction, admission, prefetch and placement policies, one file each."""
 
 from expert_residency.errors import PolicyError
 from expert_residency.policies.protocol import (

@@ -204,7 +204,7 @@ def heap_rebuild(s: Heap, scope: int) -> None:
 def heap_first_free(s: Heap, scope: int, guard: Sequence[int], tick: int) -> int:
     """Least member that is not protected, or -1.
 
-    Protected members above it are set aside and put back: at most as many as there are protected ones.
+    Protected members above it are taken out and put back: at most as many as there are protected ones.
 
     Parameters
     ----------

@@ -406,7 +406,7 @@ class PrefetchPolicy(Policy, ABC):
 
 
 class PlacementPolicy(Policy, ABC):
-    """Decides who is resident at the start."""
+    """Ranks experts for the initial placement."""
 
     @abstractmethod
     def rank(self, pool: Pool, future: Future | None) -> list[int]:

@@ -23,6 +23,7 @@ WRITTEN = (
     "sim/validation/",
     "sim/testing/",
     "sim/report/",
+    "sim/studies/",
 )
 """Rooms in which every such function has its sections."""
 

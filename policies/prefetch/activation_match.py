@@ -164,7 +164,7 @@ def insert_by_value(value: Floats, key: int, keys: Ints, first: int, n: int, lim
 
 
 def file_current(state: ActivationMatchState) -> None:
-    """Keep the current matrix, in the place of the oldest if there is no room, and begin a new one."""
+    """Keep the current matrix, instead of the oldest if there is no room, and begin a new one."""
     counters = state.counters
     slot = counters[NEXT]
     counters[NEXT] = (slot + 1) % state.matrices

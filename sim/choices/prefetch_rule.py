@@ -1,7 +1,7 @@
 """Where a prefetched expert may go: the insertion rule.
 
 `free`
-    Into a slot; the eviction policy names who leaves. A resident that is wanted soon by the same predictor is
+    Into a slot; the eviction policy names a victim. A resident that is wanted soon by the same predictor is
     protected until then.
 `guarded`
     Into a slot, but whoever was wanted in the last `events` events (0: as many as the model has layers, one

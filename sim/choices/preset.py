@@ -74,7 +74,7 @@ class EnginePreset(BaseModel):
     copy_us
         What each copy adds to `send_us` and `ahead_us`; demands reach an idle link so much later.
     fill_us, fill_copy_us
-        The same for slots filled with what the CPU has just computed, in the place of `ahead_us` and `copy_us`.
+        The same for slots filled with what the CPU has just computed, instead of `ahead_us` and `copy_us`.
     beside_us
         What a layer takes longer if the card's link is copying when it begins.
     adapt_waits

@@ -90,7 +90,7 @@ def choose_timed(
     SimError
         An unknown simulator, or `kernel` where it cannot run.
     """
-    reason = "a timeline is written by the reference only" if timeline else refusal(*policies)
+    reason = "only the reference writes a timeline" if timeline else refusal(*policies)
     worth = look_ups >= WORTH_TIMED_LOOK_UPS or (look_ups >= WORTH_LOADING_LOOK_UPS and timed_marker().exists())
     return _choose(simulator, worth, reason)
 

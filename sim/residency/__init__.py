@@ -1,1 +1,1 @@
-"""Who is resident: the pool of slots, its quotas, and what is known of the future."""
+"""Which experts are resident: the pool of slots, its quotas, and what is known of the future."""

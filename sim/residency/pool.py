@@ -267,7 +267,7 @@ class CachePool:
         return self.admission.pass_done(self.admission_state, pass_index, self.resident, newcomers, victims)
 
     def swap(self, newcomer: int, victim: int) -> None:
-        """Put `newcomer` in the place of `victim` (-1: into free room), as a periodic policy asks."""
+        """Give `newcomer` the slot of `victim` (-1: a free one), as a periodic policy asks."""
         if victim >= 0:
             self._remove(victim)
         self._insert(newcomer)

@@ -122,7 +122,24 @@ def phase_passes(trace: RoutingTrace, warmup_passes: int) -> IntArray:
 
 
 def counted(kernel: ReplayKernel, passes: IntArray, hits: npt.NDArray[Any], placed: int) -> Counted:
-    """What a kernel has counted, over these passes."""
+    """What a kernel has counted, over these passes.
+
+    Parameters
+    ----------
+    kernel
+        After the run.
+    passes
+        (2, phases) passes by warm-up or not, and phase.
+    hits
+        (look-ups,) 1 for a hit.
+    placed
+        Experts resident at the start.
+
+    Returns
+    -------
+    Counted
+        Counters by phase.
+    """
     from expert_residency.sim.kernel.counts.loop import ADMITTED_BYTES, EVICTIONS, WAVES
 
     counts = kernel.counters.reshape(*passes.shape, -1)
@@ -143,7 +160,28 @@ def result_of(
     run: Counted, eviction: EvictionPolicy, admission: AdmissionPolicy, pool: Pool, geometry: ModelGeometry,
     scope: str, contract: str,
 ) -> ReplayResult:  # fmt: skip
-    """What one run counted, with what a reader must know."""
+    """What one run counted, with what a reader must know.
+
+    Parameters
+    ----------
+    run
+        What was counted.
+    eviction, admission
+        The policies.
+    pool
+        Sizes and capacities in bytes.
+    geometry
+        The model.
+    scope
+        `global` or `layer`.
+    contract
+        `event`, `sequential` or `sequential-descending`.
+
+    Returns
+    -------
+    ReplayResult
+        The result with its warnings.
+    """
     result = ReplayResult(
         policy=eviction.name,
         admission=admission.name,
@@ -170,7 +208,26 @@ def count(
     chosen: npt.NDArray[np.bool_],
     event: npt.NDArray[Any],
 ) -> Counters:
-    """Counters of the look-ups that `chosen` marks; `event` is the event of each look-up."""
+    """Counters of the look-ups that `chosen` marks; `event` is the event of each look-up.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    hits
+        (look-ups,) 1 for a hit.
+    compulsory
+        (look-ups,) 1 for a first use of what was not placed.
+    chosen
+        (look-ups,) which of them count.
+    event
+        (look-ups,) event of each.
+
+    Returns
+    -------
+    Counters
+        The counters.
+    """
     rows = trace.rows_wanting
     size = np.asarray(trace.geometry.expert_bytes, dtype=np.int64)[trace.event_layer[event]]
     hit = hits.astype(bool) & chosen

@@ -159,7 +159,7 @@ def spread_slots(cache_bytes: int, expert_bytes: Sequence[int], experts: int) ->
     Parameters
     ----------
     cache_bytes
-        Room for experts.
+        Cache capacity.
     expert_bytes
         Bytes of one expert of each layer.
     experts

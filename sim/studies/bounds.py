@@ -31,6 +31,20 @@ def perfect_prefetch(
     whole token (the oracle's window in events). How far ahead is best depends on the machine: too short and
     copies come late, too long and they push out what is needed sooner. It is the fastest known schedule, not a
     proven bound: where a miss costs less than a copy (fast CPU), a causal run may beat it.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    spec
+        Machine, capacity and costs; its policies are replaced.
+    profiles
+        Cards to use instead of those that `spec.hardware` names.
+
+    Returns
+    -------
+    RunResult
+        The fastest of them.
     """
     runs = [
         simulate(trace, replace(perfect_spec(spec), prefetch=f"oracle:window={window}"), profiles=profiles)
@@ -155,6 +169,20 @@ def miss_gap(
     trace: RoutingTrace, capacity: Capacity, eviction: str, admission: str = "always", placement: str | None = None
 ) -> MissGap:
     """Gap of a policy to the optimum in misses, split into its two parts.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    capacity
+        Cache capacity of one card.
+    eviction, admission, placement
+        Policy specs; the placement is the eviction policy's own if None.
+
+    Returns
+    -------
+    MissGap
+        Misses of the policy and of both bounds.
 
     Raises
     ------

@@ -92,7 +92,24 @@ def run_demo(
     workers: int,
     progress: Callable[[int], None],
 ) -> list[DemoRun]:
-    """All runs of `demo_specs` on `workers` processes, in their order."""
+    """All runs of `demo_specs` on `workers` processes, in their order.
+
+    Parameters
+    ----------
+    specs
+        Trace, machine, policy and choices of each run.
+    passes
+        Only the first so many passes; all if None.
+    workers
+        Processes.
+    progress
+        Called with the number of runs done.
+
+    Returns
+    -------
+    list[DemoRun]
+        The runs in the order of `specs`.
+    """
     found: dict[int, RunResult] = {}
     if workers <= 1:
         for i, (name, _, _, spec) in enumerate(specs):

@@ -54,6 +54,20 @@ class WindowCost:
 def window_costs(trace: RoutingTrace, spec: RunSpec, rows: Sequence[int] = (2, 3, 4)) -> list[WindowCost]:
     """Windows of several sizes out of one decode trace, the single token first.
 
+    Parameters
+    ----------
+    trace
+        Single tokens.
+    spec
+        The choices.
+    rows
+        Sizes of windows in tokens.
+
+    Returns
+    -------
+    list[WindowCost]
+        Ms a window, and the acceptance at which it breaks even.
+
     Raises
     ------
     SimError, TraceError

@@ -126,6 +126,8 @@ def study(
 
     Parameters
     ----------
+    trace
+        The trace.
     spec
         Machine, capacity, eviction, insertion rule and costs; its prefetcher is replaced.
     recalls, precisions, windows
@@ -134,8 +136,17 @@ def study(
         Recall h events ahead is recall x decay^(h-1).
     passes
         How many passes to simulate, the last of the trace; at most half of them.
+    seed
+        Of the draws.
+    workers
+        Processes.
     progress
         Called with the number of runs done and their total.
+
+    Returns
+    -------
+    PredictorStudy
+        Speeds over the grid, and of known predictors.
 
     Raises
     ------

@@ -195,6 +195,20 @@ def score_run(
 ) -> Score:
     """Score one run.
 
+    Parameters
+    ----------
+    result
+        The run.
+    baseline
+        What its speed is compared with, or None.
+    best
+        Perfect prefetch of the same case, or None.
+
+    Returns
+    -------
+    Score
+        Speedup and share of the headroom that it takes.
+
     Raises
     ------
     SimError

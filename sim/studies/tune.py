@@ -122,6 +122,11 @@ def tune(
     progress
         Called with (trials done, trials in all).
 
+    Returns
+    -------
+    SweepResult
+        Every trial, as a sweep's result.
+
     Raises
     ------
     SimError
@@ -197,7 +202,7 @@ class _Study:
 
 
 def _filled(value: Any, values: Mapping[str, Any]) -> Any:
-    """Choices with parameters in the place of their names; parameters may name others."""
+    """Choices with parameters instead of their names; parameters may name others."""
     if isinstance(value, Mapping):
         return {key: _filled(item, values) for key, item in value.items()}
     if isinstance(value, list):

@@ -110,6 +110,11 @@ def lookahead_cost(
     kept_only
         See `token_keys`.
 
+    Returns
+    -------
+    LookaheadCost
+        Copies, bytes and tokens.
+
     Raises
     ------
     SimError
@@ -154,7 +159,29 @@ def lookahead_cost(
 def hindsight_rank(
     trace: RoutingTrace, first: int = 0, tokens: int | None = None, *, kept_only: bool = False
 ) -> list[int]:
-    """Keys by uses over a range of tokens, most first; ties: lower key. Those that are not used are left out."""
+    """Keys by uses over a range of tokens, most first; ties: lower key. Those that are not used are left out.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    first
+        First token that counts, from 0.
+    tokens
+        How many count; all if None.
+    kept_only
+        See `token_keys`.
+
+    Returns
+    -------
+    list[int]
+        Keys.
+
+    Raises
+    ------
+    SimError
+        No token there.
+    """
     chosen = token_keys(trace, kept_only=kept_only)[first : None if tokens is None else first + tokens]
     if not chosen:
         raise SimError(f"the trace has no token from number {first} on")

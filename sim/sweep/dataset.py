@@ -1,6 +1,6 @@
 """The Parquet dataset of a sweep: `cells/part-00000.parquet` holds cells 0 to 99, and so on.
 
-A part is written when its last cell is done, aside and then renamed, and its content depends on its cells
+A part is written atomically when its last cell is done, and its content depends on its cells
 alone: the same sweep gives the same bytes whoever ran it, in whatever order, and however often it was killed.
 """
 

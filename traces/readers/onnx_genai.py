@@ -93,7 +93,7 @@ def _block(prompt: Any, part: str, geometry: ModelGeometry, path: Path, title: s
             )
     try:
         block = np.asarray(tokens).reshape(len(tokens), geometry.n_layers, geometry.top_k)
-    except ValueError:  # lists or texts in the place of an id
+    except ValueError:  # lists or texts instead of an id
         block = np.asarray([""])
     if block.size and block.dtype.kind != "i":
         raise TraceError("expert ids are not whole numbers", path=path, place=where)

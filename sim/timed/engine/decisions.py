@@ -54,7 +54,7 @@ class Decisions:
     Parameters
     ----------
     slots, transfers, prefetcher
-        Who is resident, the channels, and whoever is staged.
+        Residents, channels, and what is staged.
     costs, preset, miss
         Times, the engine's rules, and the miss mode.
     """

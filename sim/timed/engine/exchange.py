@@ -24,7 +24,7 @@ class Exchange:
     Parameters
     ----------
     slots, transfers
-        Who is resident, and the channels.
+        Residents and channels.
     on_landed
         Called when a newcomer has landed.
     waits
