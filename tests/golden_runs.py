@@ -384,7 +384,7 @@ JSON_CASES = {
         "--prefetch gate-lookahead --insertion staging:slots=4 --ceiling --simulator reference"
     ),
     "run-scenario": "run <folder>/scenario.toml --simulator reference",
-    "run-arms": "run <folder>/arms.toml --simulator reference",
+    "run-variants": "run <folder>/variants.toml --simulator reference",
     "sweep": "sweep <folder>/sweep.toml --out <folder>/sweep --workers 1",
     "score": (
         "sweep <folder>/sweep.toml --out <folder>/scored --workers 1 && score <folder>/scored --trace "
@@ -429,7 +429,7 @@ miss = "fetch"
 chunk = 64
 passes = 6
 """,
-    "arms.toml": """
+    "variants.toml": """
 trace = "small.parquet"
 hardware = "rtx-5070"
 slots_per_layer = 12
@@ -437,11 +437,11 @@ host = "mmap"
 miss = "cpu"
 passes = 4
 
-[[arms]]
+[[variants]]
 name = "cold"
 start = "cold"
 
-[[arms]]
+[[variants]]
 name = "again"
 start = "carry"
 """,

@@ -1,4 +1,4 @@
-"""Commands about memory, windows and arms: outputs that can be read back, one sentence for faults."""
+"""Commands about memory, windows and variants: outputs that can be read back, one sentence for faults."""
 
 import json
 
@@ -6,8 +6,8 @@ import pytest
 
 from expert_residency.policies.placement.strp import read_strp
 from expert_residency.traces import load_model
-from tests.test_arms import SMALL
 from tests.test_cli import residency
+from tests.test_variants import SMALL
 
 
 def vram(*more):
@@ -60,12 +60,12 @@ def test_windows_and_a_profile_that_starts_a_run(tmp_path):
     assert json.loads(run.stdout)["manifest"]["spec"]["admission"] == "strata-adaptive"
 
 
-def test_arms_are_listed_in_order(tmp_path):
+def test_variants_are_listed_in_order(tmp_path):
     file = tmp_path / "s.toml"
     file.write_text(SMALL)
     done = residency("run", file, "--json", "-")
     assert done.returncode == 0, done.stderr
-    assert [one["arm"] for one in json.loads(done.stdout)] == ["cold", "again"]
+    assert [one["variant"] for one in json.loads(done.stdout)] == ["cold", "again"]
     shown = residency("run", file)
     assert shown.stdout.index("cold") < shown.stdout.index("again")
     wrong = residency("run", "case:nothing")

@@ -100,7 +100,7 @@ def test_the_second_run_of_a_mapped_file_reads_nothing():
     assert again.total_ns == warm.total_ns < cold.total_ns
     steady = cold.pass_ns[1:].sum() - again.pass_ns[1:].sum()
     assert cold.pass_ns[0] - again.pass_ns[0] > steady / len(cold.pass_ns)
-    with pytest.raises(SimError, match="arms"):
+    with pytest.raises(SimError, match="variants"):
         simulate(trace, replace(spec, start="carry"))
 
 

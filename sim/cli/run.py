@@ -27,7 +27,7 @@ from expert_residency.sim.cli.common import (
 
 if TYPE_CHECKING:
     from expert_residency.sim.choices.spec import RunSpec
-    from expert_residency.sim.runs.variants import Arm
+    from expert_residency.sim.runs.variants import Variant
     from expert_residency.sim.timed.result import RunResult
     from expert_residency.traces import RoutingTrace
 
@@ -41,7 +41,7 @@ def run(
         str | None,
         typer.Argument(
             metavar="[SCENARIO.toml]",
-            help="Scenario file, of one run or of arms in order, or case:NAME; or give the choices as options.",
+            help="Scenario file of one run or of variants in order, or case:NAME; else the choices are options.",
         ),
     ] = None,
     trace: Annotated[str | None, typer.Option(help="Trace file of any known format, or bundled:NAME.")] = None,
@@ -106,18 +106,18 @@ def run(
     from expert_residency.hwmodels.units import parse_size
     from expert_residency.sim.choices.scenario import build_scenario, open_scenario_trace
     from expert_residency.sim.runs.simulate import simulate
-    from expert_residency.sim.runs.variants import load_arms
+    from expert_residency.sim.runs.variants import load_variants
 
     if scenario is not None:
         if extra := given(context, "scenario", "ceiling", "simulator", "timeline", "json"):
             raise SimError(f"a scenario file makes the choices itself; {extra[0]} and the like go with --trace")
-        arms = load_arms(scenario)
-        if len(arms) > 1:
+        variants = load_variants(scenario)
+        if len(variants) > 1:
             if timeline is not None or ceiling:
-                raise SimError("timelines and ceilings are of one run; this scenario has several arms")
-            _run_arms(arms, json, simulator)
+                raise SimError("timelines and ceilings are of one run; this scenario has several variants")
+            _run_variants(variants, json, simulator)
             return
-        chosen = arms[0].scenario
+        chosen = variants[0].scenario
     else:
         if trace is None or not hardware:
             raise SimError("give a scenario file, or at least --trace, --hardware and --capacity")
@@ -168,44 +168,44 @@ def _ahead(spec: RunSpec) -> bool:
     return sees_future(spec.eviction, spec.prefetch, spec.placement, spec.capacity.quotas)
 
 
-def _run_arms(arms: tuple[Arm, ...], json: Path | None, simulator: str) -> None:
-    """Run a scenario of several arms and print one line each."""
-    from expert_residency.sim.runs.variants import run_arms
+def _run_variants(variants: tuple[Variant, ...], json: Path | None, simulator: str) -> None:
+    """Run a scenario of several variants and print one line each."""
+    from expert_residency.sim.runs.variants import run_variants
     from expert_residency.sim.timed.result import CAUSES
 
     quiet = str(json) == "-"
-    found = run_arms(
-        arms,
-        done=lambda one: None if quiet else typer.echo(f"{one.arm.name}: done", err=True),
+    found = run_variants(
+        variants,
+        done=lambda one: None if quiet else typer.echo(f"{one.variant.name}: done", err=True),
         simulator=simulator,
     )
     if json is not None:
         write_json(
             json,
             [
-                {"arm": one.arm.name, "measured_tok_s": one.arm.measured_tok_s, "error": one.error}
+                {"variant": one.variant.name, "measured_tok_s": one.variant.measured_tok_s, "error": one.error}
                 | {"result": one.result.to_dict()}
                 for one in found
             ],
         )
         if quiet:
             return
-    shown = table(None, ["arm", "tokens/s", "measured", "error %", "VRAM hits %", "ms a pass", "RAM load s"])
+    shown = table(None, ["variant", "tokens/s", "measured", "error %", "VRAM hits %", "ms a pass", "RAM load s"])
     causes = [c for i, c in enumerate(CAUSES) if any(one.result.pass_causes[:, i].any() for one in found)]
-    where = table("ms a pass by cause", ["arm", *causes])
+    where = table("ms a pass by cause", ["variant", *causes])
     for one in found:
         result, passes = one.result, max(1, int((one.result.pass_phase != 0).sum()))
         sums = result.pass_causes[result.pass_phase != 0].sum(axis=0)
         shown.add_row(
-            one.arm.name,
+            one.variant.name,
             number(result.tokens_per_s),
-            number(one.arm.measured_tok_s),
+            number(one.variant.measured_tok_s),
             percent(one.error, 1),
             percent(result.decode_hit_rate(), 1),
             number(result.decode_ns / passes / 1e6),
             number(result.load_ns / 1e9, 1),
         )
-        where.add_row(one.arm.name, *(number(int(sums[CAUSES.index(c)]) / passes / 1e6) for c in causes))
+        where.add_row(one.variant.name, *(number(int(sums[CAUSES.index(c)]) / passes / 1e6) for c in causes))
     show(shown, where)
     warn(sorted({warning for one in found for warning in one.result.warnings}))
 

@@ -282,7 +282,7 @@ def _page_cache(
     if spec.start not in START_STATES:
         raise SimError(f"unknown start state {spec.start!r} (known: {', '.join(START_STATES)})")
     if spec.start == "carry" and shared is None:
-        raise SimError("start carry goes on from the run before: list both as arms of one scenario")
+        raise SimError("start carry goes on from the run before: list both as variants of one scenario")
     cache = shared or PageCache(0, host.disk.page_bytes.count)
     if spec.start != "carry":
         cache.resize(0)

@@ -1,16 +1,16 @@
-"""Scenarios of several arms, run in order on one machine whose page cache lives on from arm to arm.
+"""Scenarios of several variants, run in order on one machine whose page cache lives on from variant to variant.
 
-    hardware = "rtx-5060ti"          # what all arms share
-    [[arms]]
+    hardware = "rtx-5060ti"          # what all variants share
+    [[variants]]
     name = "mapped, warm"
     host = "mmap"
     start = "warm"
-    [[arms]]
+    [[variants]]
     name = "mapped, after two budget runs"
     host = "mmap"
     start = "carry"
 
-An arm's keys replace those of the file. `measured_tok_s` and `note` stand beside the result and decide nothing.
+A variant's keys replace those of the file. `measured_tok_s` and `note` stand beside the result and decide nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCENARIOS = Shelf("expert_residency.sim.choices", "scenarios", "case")
 
 
 @dataclass(frozen=True)
-class Arm:
+class Variant:
     """One run of a scenario, and what a real machine gave for it."""
 
     name: str
@@ -45,16 +45,16 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class ArmResult:
-    """An arm and what came out."""
+class VariantResult:
+    """A variant and what came out."""
 
-    arm: Arm
+    variant: Variant
     result: RunResult
 
     @property
     def error(self) -> float | None:
         """Predicted over measured speed, less 1."""
-        speed, measured = self.result.tokens_per_s, self.arm.measured_tok_s
+        speed, measured = self.result.tokens_per_s, self.variant.measured_tok_s
         return speed / measured - 1 if speed is not None and measured is not None else None
 
 
@@ -63,57 +63,59 @@ def list_scenarios() -> list[str]:
     return SCENARIOS.names()
 
 
-def load_arms(path: str | Path) -> tuple[Arm, ...]:
-    """Arms of a scenario file or of a packaged one (`case:NAME`); a file without arms is one arm.
+def load_variants(path: str | Path) -> tuple[Variant, ...]:
+    """Variants of a scenario file or of a packaged one (`case:NAME`); a file without variants is one variant.
 
     Raises
     ------
     SimError
-        No such file, not TOML, or an arm that is not valid: the message names the file and the arm.
+        No such file, not TOML, or a variant that is not valid: the message names the file and the variant.
     """
     packaged = str(path).startswith("case:")
     data = SCENARIOS.load(str(path).removeprefix("case:") if packaged else Path(path))
     folder = Path() if packaged else Path(path).parent
-    arms = data.pop("arms", [{}])
-    if not isinstance(arms, list) or not all(isinstance(arm, dict) for arm in arms):
-        raise SimError(f"{path}: arms must be tables, as in [[arms]]")
-    return tuple(_arm(data, dict(own), number, path, folder) for number, own in enumerate(arms, start=1))
+    if "arms" in data:
+        raise SimError(f"{path}: [[arms]] is written [[variants]]")
+    variants = data.pop("variants", [{}])
+    if not isinstance(variants, list) or not all(isinstance(variant, dict) for variant in variants):
+        raise SimError(f"{path}: variants must be tables, as in [[variants]]")
+    return tuple(_variant(data, dict(own), number, path, folder) for number, own in enumerate(variants, start=1))
 
 
-def _arm(shared: dict[str, Any], own: dict[str, Any], number: int, path: str | Path, folder: Path) -> Arm:
-    name = str(own.pop("name", f"arm {number}"))
+def _variant(shared: dict[str, Any], own: dict[str, Any], number: int, path: str | Path, folder: Path) -> Variant:
+    name = str(own.pop("name", f"variant {number}"))
     measured, note = own.pop("measured_tok_s", None), str(own.pop("note", ""))
     if measured is not None and (not isinstance(measured, int | float) or measured <= 0):
-        raise SimError(f"{path}: arm {name!r}: measured_tok_s is {measured!r}, expected a speed above 0")
-    scenario = build_scenario(shared | own, f"{path}: arm {name!r}")
-    return Arm(name, from_folder(scenario, folder), measured, note)
+        raise SimError(f"{path}: variant {name!r}: measured_tok_s is {measured!r}, expected a speed above 0")
+    scenario = build_scenario(shared | own, f"{path}: variant {name!r}")
+    return Variant(name, from_folder(scenario, folder), measured, note)
 
 
-def run_arms(
-    arms: Sequence[Arm],
+def run_variants(
+    variants: Sequence[Variant],
     *,
     traces: Callable[[Scenario], RoutingTrace] = open_scenario_trace,
-    done: Callable[[ArmResult], None] | None = None,
+    done: Callable[[VariantResult], None] | None = None,
     simulator: str = "auto",
-) -> list[ArmResult]:
-    """Run arms in order; one page cache for all.
+) -> list[VariantResult]:
+    """Run variants in order; one page cache for all.
 
     Parameters
     ----------
-    arms
+    variants
         What to run.
     traces
-        Opens the trace of a scenario; arms that name the same one share it.
+        Opens the trace of a scenario; variants that name the same one share it.
     done
-        Called after each arm.
+        Called after each variant.
     simulator
         As for `sim.runs.simulate.simulate`.
     """
     opened: dict[str, RoutingTrace] = {}
-    found: list[ArmResult] = []
+    found: list[VariantResult] = []
     cache: PageCache | None = None
-    for arm in arms:
-        chosen = arm.scenario
+    for variant in variants:
+        chosen = variant.scenario
         key = json.dumps(
             [
                 chosen.trace,
@@ -130,8 +132,9 @@ def run_arms(
         if cache is None:
             cache = PageCache(0, load_profile(chosen.spec.hardware[0]).disk.page_bytes.count)
         found.append(
-            ArmResult(
-                arm, simulate(opened[key], chosen.spec, page_cache=cache, simulator=simulator, runs=len(arms))
+            VariantResult(
+                variant,
+                simulate(opened[key], chosen.spec, page_cache=cache, simulator=simulator, runs=len(variants)),
             )
         )
         if done is not None:

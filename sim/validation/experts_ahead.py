@@ -1,9 +1,9 @@
-"""Experts in VRAM ahead of time (Niko1221/Strata PR #3265): normal, control and oracle arms.
+"""Experts in VRAM ahead of time (Niko1221/Strata PR #3265): normal, control and oracle variants.
 
 The routing traces of that run are not public. Routing is generated at the geometry of the model: verify windows of
 two rows whose second, a corrupted draft, is always rejected. Start profiles are matched to the published hit rates
 (`policies.placement.matched`). One number is fitted, the rate at which the processor reads mapped experts, on the
-three normal arms; oracle and control arms are then predicted.
+three normal variants; oracle and control variants are then predicted.
 """
 
 from __future__ import annotations
@@ -117,10 +117,10 @@ def routed_hits(result: RunResult) -> float:
     return share
 
 
-def run_arm(
+def run_variant(
     trace: RoutingTrace, hits: float, profile: HardwareProfile, *, adapts: bool, slots: int = SLOTS
 ) -> RunResult:
-    """One arm whose start profile serves `hits` of the routed pairs.
+    """One variant whose start profile serves `hits` of the routed pairs.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def start_hits(trace: RoutingTrace, wanted: float, profile: HardwareProfile) -> 
     float
         Hit rate at the start, 0 to 1.
     """
-    gained = routed_hits(run_arm(trace, wanted, profile, adapts=True)) - wanted
+    gained = routed_hits(run_variant(trace, wanted, profile, adapts=True)) - wanted
     return wanted - gained
 
 
@@ -182,11 +182,11 @@ def with_page_cache_rate(profile: HardwareProfile, gb_per_s: float) -> HardwareP
 
 
 @dataclass(frozen=True)
-class ArmFigures:
-    """Prediction of one arm beside its measurement."""
+class VariantFigures:
+    """Prediction of one variant beside its measurement."""
 
     workload: str
-    arm: str
+    variant: str
     hits: float
     tok_s: float
     ms_cpu: float
@@ -201,19 +201,19 @@ class ArmFigures:
 
 @dataclass(frozen=True)
 class ExpertsAhead:
-    """All arms for one seed of the generator."""
+    """All variants for one seed of the generator."""
 
     seed: int
     cpu_gb_per_s: float
-    arms: tuple[ArmFigures, ...]
+    variants: tuple[VariantFigures, ...]
     ms_per_10_percent: float
     """What 10 % of the routed pairs more as misses cost, in ms a token."""
 
 
 def fit_rate(traces: Sequence[RoutingTrace], starts: Sequence[float], profile: HardwareProfile) -> float:
-    """Rate of the page cache that fits the normal arms best, in the logarithm of time.
+    """Rate of the page cache that fits the normal variants best, in the logarithm of time.
 
-    A token takes a + b / rate very nearly; two runs give a and b of each arm, and the rate follows.
+    A token takes a + b / rate very nearly; two runs give a and b of each variant, and the rate follows.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ def fit_rate(traces: Sequence[RoutingTrace], starts: Sequence[float], profile: H
     rates = np.array([first, 1.25 * first])
     times = np.array(
         [
-            [_ms(run_arm(trace, start, with_page_cache_rate(profile, rate), adapts=True)) for rate in rates]
+            [_ms(run_variant(trace, start, with_page_cache_rate(profile, rate), adapts=True)) for rate in rates]
             for trace, start in zip(traces, starts, strict=True)
         ]
     )
@@ -246,25 +246,25 @@ def fit_rate(traces: Sequence[RoutingTrace], starts: Sequence[float], profile: H
 
 
 def study(seed: int, profile: HardwareProfile | None = None) -> ExpertsAhead:
-    """Fit on the normal arms, predict the rest; about ten seconds."""
+    """Fit on the normal variants, predict the rest; about ten seconds."""
     profile = profile or load_profile(MACHINE)
     traces = [make_trace(workload, seed) for workload in WORKLOADS]
     starts = [start_hits(trace, w.hits, profile) for trace, w in zip(traces, WORKLOADS, strict=True)]
     rate = fit_rate(traces, starts, profile)
     fitted = with_page_cache_rate(profile, rate)
-    arms, slopes = [], []
+    variants, slopes = [], []
     for workload, trace, start in zip(WORKLOADS, traces, starts, strict=True):
-        normal = run_arm(trace, start, fitted, adapts=True)
-        arms.append(_figures(workload, "normal", normal, workload.tok_s, fitted=True))
+        normal = run_variant(trace, start, fitted, adapts=True)
+        variants.append(_figures(workload, "normal", normal, workload.tok_s, fitted=True))
         if workload.oracle_hits is None or workload.oracle_tok_s is None:
             continue
-        control = run_arm(trace, start, fitted, adapts=False)
-        arms.append(_figures(workload, "control", control, workload.tok_s))
-        oracle = run_arm(trace, workload.oracle_hits, fitted, adapts=False)
-        arms.append(_figures(workload, "oracle", oracle, workload.oracle_tok_s))
-        worse = run_arm(trace, workload.oracle_hits - 0.1, fitted, adapts=False)
+        control = run_variant(trace, start, fitted, adapts=False)
+        variants.append(_figures(workload, "control", control, workload.tok_s))
+        oracle = run_variant(trace, workload.oracle_hits, fitted, adapts=False)
+        variants.append(_figures(workload, "oracle", oracle, workload.oracle_tok_s))
+        worse = run_variant(trace, workload.oracle_hits - 0.1, fitted, adapts=False)
         slopes.append((_ms(worse) - _ms(oracle)) / (10 * (routed_hits(oracle) - routed_hits(worse))))
-    return ExpertsAhead(seed, rate, tuple(arms), float(np.mean(slopes)))
+    return ExpertsAhead(seed, rate, tuple(variants), float(np.mean(slopes)))
 
 
 def kept_rows(trace: RoutingTrace) -> npt.NDArray[np.int64]:
@@ -296,22 +296,22 @@ def _ms(result: RunResult) -> float:
 
 
 def _figures(
-    workload: Workload, arm: str, result: RunResult, measured: float, *, fitted: bool = False
-) -> ArmFigures:
+    workload: Workload, variant: str, result: RunResult, measured: float, *, fitted: bool = False
+) -> VariantFigures:
     cpu = result.causes_ms_per_token()["cpu_wait"]
     assert cpu is not None
-    return ArmFigures(workload.name, arm, routed_hits(result), 1000 / _ms(result), cpu, measured, fitted)
+    return VariantFigures(workload.name, variant, routed_hits(result), 1000 / _ms(result), cpu, measured, fitted)
 
 
 __all__ = [
     "WORKLOADS",
-    "ArmFigures",
     "ExpertsAhead",
+    "VariantFigures",
     "Workload",
     "fit_rate",
     "kept_rows",
     "make_trace",
     "oracle_hits",
-    "run_arm",
+    "run_variant",
     "study",
 ]

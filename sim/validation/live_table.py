@@ -16,14 +16,14 @@ _BLOCK = re.compile(r"(<!-- made by sim\.live\.table -->\n).*?(<!-- end -->)", r
 
 
 def live_table(cases: Sequence[Case]) -> str:
-    """A line a group, then a line a kind of arm with the figures of every group: median, worst, bias in %."""
-    lines = ["| group | arms | median | worst | bias | pairs over 10 % apart put in the wrong order |"]
+    """A line a group, then a line a kind of variant with the figures of every group: median, worst, bias in %."""
+    lines = ["| group | variants | median | worst | bias | pairs over 10 % apart put in the wrong order |"]
     lines.append("|---|---|---|---|---|---|")
     for one in summarize(cases, load_bounds()):
         figures = f"{100 * one.median:.1f} % | {100 * one.worst:.1f} % | {100 * one.bias:+.1f} %"
         lines.append(f"| {one.group} | {one.cases} | {figures} | {one.wrong} of {one.pairs:,} |")
     groups = list(dict.fromkeys(case.group for case in cases))
-    lines += ["", f"| kind of arm | {' | '.join(groups)} |", "|---" * (1 + len(groups)) + "|"]
+    lines += ["", f"| kind of variant | {' | '.join(groups)} |", "|---" * (1 + len(groups)) + "|"]
     for kind in dict.fromkeys(case.kind for case in cases):
         cells = []
         for group in groups:

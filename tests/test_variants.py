@@ -1,4 +1,4 @@
-"""Scenarios of several arms, and the two published cases that ship as such."""
+"""Scenarios of several variants, and the two published cases that ship as such."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 
 from expert_residency.errors import SimError
 from expert_residency.sim.choices.scenario import build_scenario, open_scenario_trace
-from expert_residency.sim.runs.variants import list_scenarios, load_arms, run_arms
+from expert_residency.sim.runs.variants import list_scenarios, load_variants, run_variants
 from expert_residency.sim.timed.result import CAUSES
 
 SMALL = """
@@ -17,11 +17,11 @@ hardware = "rtx-5060ti"
 slots_per_layer = 4
 miss = "cpu"
 host = "mmap"
-[[arms]]
+[[variants]]
 name = "cold"
 start = "cold"
 measured_tok_s = 10.0
-[[arms]]
+[[variants]]
 name = "again"
 start = "carry"
 """
@@ -33,8 +33,8 @@ def write(tmp_path, text):
     return file
 
 
-def test_arms_share_a_page_cache_in_order(tmp_path):
-    cold, again = run_arms(load_arms(write(tmp_path, SMALL)))
+def test_variants_share_a_page_cache_in_order(tmp_path):
+    cold, again = run_variants(load_variants(write(tmp_path, SMALL)))
     assert cold.result.link_bytes["disk"] > 0 == again.result.link_bytes["disk"]
     assert cold.error == pytest.approx(cold.result.tokens_per_s / 10 - 1)
     assert again.error is None
@@ -43,23 +43,24 @@ def test_arms_share_a_page_cache_in_order(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('start = "cold"', 'strat = "cold"', r"arm 'cold': unknown key 'strat'"),
+        ('start = "cold"', 'strat = "cold"', r"variant 'cold': unknown key 'strat'"),
         ("measured_tok_s = 10.0", "measured_tok_s = 0", "above 0"),
         ('trace = "synthetic"\n', "", "trace is missing"),
         ("tokens = 8", "token = 8", "unknown key 'token'"),
+        ("[[variants]]", "[[arms]]", r"\[\[arms\]\] is written \[\[variants\]\]"),
     ],
 )
-def test_errors_name_file_and_arm(tmp_path, old, new, message):
+def test_errors_name_file_and_variant(tmp_path, old, new, message):
     file = write(tmp_path, SMALL.replace(old, new))
     with pytest.raises(ValueError, match=message):
-        run_arms(load_arms(file))
+        run_variants(load_variants(file))
 
 
 def test_unknown_cases_list_the_known_ones():
     with pytest.raises(SimError, match="bigger-than-ram"):
-        load_arms("case:smaller-than-ram")
+        load_variants("case:smaller-than-ram")
     with pytest.raises(SimError, match=r"nowhere\.toml: no such file"):
-        load_arms("nowhere.toml")
+        load_variants("nowhere.toml")
 
 
 def test_windows_and_chunks_of_a_scenario():
@@ -86,17 +87,19 @@ def test_capacity_from_the_cards_memory_falls_with_the_context():
 def test_every_shipped_case_loads():
     assert set(list_scenarios()) >= {"bigger-than-ram", "experts-ahead"}
     for name in list_scenarios():
-        assert len(load_arms(f"case:{name}")) > 3
+        assert len(load_variants(f"case:{name}")) > 3
 
 
 @pytest.mark.slow
 def test_the_ways_to_serve_a_model_bigger_than_ram_rank_as_measured():
-    """All arms of Strata PR #416 over fewer rounds than it ran: their order, and three mechanisms in the costs."""
-    arms = [
-        replace(arm, scenario=replace(arm.scenario, synthetic=arm.scenario.synthetic | {"tokens": 150}))
-        for arm in load_arms("case:bigger-than-ram")
+    """Variants of Strata PR #416 over fewer rounds than it ran: their order, and three mechanisms in the costs."""
+    variants = [
+        replace(
+            variant, scenario=replace(variant.scenario, synthetic=variant.scenario.synthetic | {"tokens": 150})
+        )
+        for variant in load_variants("case:bigger-than-ram")
     ]
-    found = {one.arm.name: one for one in run_arms(arms)}
+    found = {one.variant.name: one for one in run_variants(variants)}
 
     def per_pass(name, cause):
         causes = found[name].result.pass_causes
@@ -115,9 +118,9 @@ def test_the_ways_to_serve_a_model_bigger_than_ram_rank_as_measured():
     assert kv <= speed[mapped]
 
 
-def test_the_arms_of_experts_ahead_are_as_far_off_as_the_page_says():
-    """Normal arms were fitted (one rate for all). Of the oracle arms prose is within 15 %, code is not."""
-    error = {one.arm.name: one.error for one in run_arms(load_arms("case:experts-ahead"))}
+def test_the_variants_of_experts_ahead_are_as_far_off_as_the_page_says():
+    """Normal variants were fitted (one rate for all). Of the oracle variants prose is within 15 %, code is not."""
+    error = {one.variant.name: one.error for one in run_variants(load_variants("case:experts-ahead"))}
     for name in ("prose, normal", "code, normal", "64 tokens, normal"):
         assert abs(error[name]) < 0.03
     for name in ("prose, control (tier off)", "code, control (tier off)"):
