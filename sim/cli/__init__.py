@@ -6,7 +6,7 @@ Errors of the user's making (`UserError`) become one sentence on stderr and exit
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -22,13 +22,28 @@ class _Sorted(TyperGroup):
 app = typer.Typer(
     name="residency",
     cls=_Sorted,
-    help="Simulate where a mixture-of-experts model keeps its experts, and what that costs.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help needs no rich, which takes as long to load as all the rest
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"residency {version('expert-residency')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Simulate where a mixture-of-experts model keeps its experts, and what that costs."""
 
 
 def _register() -> None:
@@ -37,8 +52,12 @@ def _register() -> None:
         calibrate,
         curve,
         demo,
+        drafts,
+        import_,
         inspect,
-        listing,
+        list_,
+        measure,
+        placement,
         predictor,
         record,
         replay,
@@ -47,7 +66,6 @@ def _register() -> None:
         score,
         split,
         sweep,
-        trace_import,
         tune,
         validate,
         vram,

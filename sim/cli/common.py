@@ -55,6 +55,9 @@ JsonOpt = Annotated[
     Path | None,
     typer.Option("--json", callback=writable, help="Also write the full result as JSON ('-': to stdout only)."),
 ]
+KeptOpt = Annotated[
+    bool, typer.Option("--kept-only", help="Of a verify window only the row of the accepted token.")
+]
 SimulatorOpt = Annotated[
     str,
     typer.Option(

@@ -28,9 +28,7 @@ def validate(
     ] = None,
     live: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FOLDER", help="More live runs with their profile and preset, of benchmarks/live_runs.py."
-        ),
+        typer.Option(metavar="FOLDER", help="More live runs: a folder that residency measure wrote."),
     ] = None,
     published: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="More published runs, columns as in strata.csv.")

@@ -1,4 +1,4 @@
-"""`residency window` and `residency placement`: what a look-ahead would copy, and profiles by hindsight."""
+"""`residency window`: what windows of tokens touch, and what a perfect look-ahead would copy."""
 
 from __future__ import annotations
 
@@ -13,19 +13,15 @@ from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import (
     FormatOpt,
     JsonOpt,
+    KeptOpt,
     ModelOpt,
     TraceArg,
     number,
     show,
     table,
     warn,
-    writable,
     write_json,
 )
-
-KeptOpt = Annotated[
-    bool, typer.Option("--kept-only", help="Of a verify window only the row of the accepted token.")
-]
 
 
 @app.command()
@@ -77,31 +73,3 @@ def window(
         show(copied)
     if recorded.synthetic:
         warn(["the trace is synthetic: generated, not recorded from a model"])
-
-
-@app.command()
-def placement(
-    trace: TraceArg,
-    slots: Annotated[int, typer.Option(min=1, help="Room in whole experts.")],
-    out: Annotated[
-        Path,
-        typer.Option(
-            callback=writable, help="STRP profile to write, for --expert-profile or placement strp:file=."
-        ),
-    ],
-    first: Annotated[int, typer.Option(min=0, help="First token of the range (prompts do not count).")] = 0,
-    tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of the range; to the end by default.")] = None,
-    kept_only: KeptOpt = False,
-    model: ModelOpt = None,
-    fmt: FormatOpt = None,
-) -> None:
-    """Write the experts that a range of tokens uses most, as a profile that the engine Strata can start with."""
-    from expert_residency.policies.placement.strp import StrpProfile, complete, write_strp
-    from expert_residency.sim.studies.window import hindsight_rank
-
-    recorded = open_trace(trace, fmt, model)
-    geometry = recorded.geometry
-    ranked = hindsight_rank(recorded, first, tokens, kept_only=kept_only)
-    order = complete(ranked, geometry.n_experts)
-    write_strp(out, StrpProfile(geometry.n_layers, geometry.experts, min(slots, len(order)), order))
-    typer.echo(f"{out}: {len(ranked):,} experts used, {min(slots, len(ranked)):,} of them in {slots:,} slots")

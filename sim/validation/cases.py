@@ -184,7 +184,7 @@ def exact_cases(asked: Iterable[str]) -> list[Case]:
 
 
 def live_cases(folder: Path | None = None) -> list[Case]:
-    """Shipped live runs, or those in a folder that `benchmarks/live_runs.py` wrote; nothing was fitted to any.
+    """Shipped live runs, or those in a folder that `residency measure` wrote; nothing was fitted to any.
 
     Raises
     ------

@@ -1,0 +1,95 @@
+"""`residency drafts`: what verify windows cost, and the acceptance from which drafting pays."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from expert_residency.sim.choices.trace import open_trace
+from expert_residency.sim.cli import app
+from expert_residency.sim.cli.common import (
+    CapacityOpt,
+    FormatOpt,
+    JsonOpt,
+    ModelOpt,
+    ScopeOpt,
+    SlotsOpt,
+    TraceArg,
+    number,
+    parse_capacity,
+    percent,
+    show,
+    table,
+    warn,
+    write_json,
+)
+
+ACCEPTANCES = (0.5, 0.7, 0.9)
+
+
+@app.command()
+def drafts(
+    trace: TraceArg,
+    hardware: Annotated[str, typer.Option(help="Profile name or file.")],
+    rows: Annotated[
+        list[int] | None,
+        typer.Option("--rows", min=2, help="Rows of a verify window, drafts + 1; repeat. 2, 3 and 4 by default."),
+    ] = None,
+    acceptance: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--acceptance", min=0, max=1, help="Chance that a draft is accepted; repeat. 0.5, 0.7, 0.9 by default."
+        ),
+    ] = None,
+    model: ModelOpt = None,
+    capacity: CapacityOpt = None,
+    slots_per_layer: SlotsOpt = None,
+    scope: ScopeOpt = "global",
+    eviction: Annotated[str, typer.Option(help="Eviction policy, NAME or NAME:param=value.")] = "lru",
+    prefetch: Annotated[str, typer.Option(help="Prefetch policy, NAME or NAME:param=value.")] = "none",
+    engine: Annotated[str, typer.Option(help="Engine preset.")] = "generic",
+    miss: Annotated[
+        str | None, typer.Option(help="Who serves a miss: cpu, fetch, hybrid, stream; the engine's by default.")
+    ] = None,
+    fmt: FormatOpt = None,
+    json: JsonOpt = None,
+) -> None:
+    """Set verify windows of a decode trace against single tokens: ms, experts, and when drafting pays."""
+    from expert_residency.sim.choices.spec import RunSpec
+    from expert_residency.sim.studies.drafts import window_costs
+
+    room = parse_capacity(capacity, slots_per_layer, scope)
+    spec = RunSpec((hardware,), room, eviction=eviction, prefetch=prefetch, engine=engine, miss=miss)
+    recorded = open_trace(trace, fmt, model)
+    costs = window_costs(recorded, spec, sorted(set(rows or (2, 3, 4))))
+    rates = tuple(sorted(set(acceptance or ACCEPTANCES)))
+    if json is not None:
+        speeds = [{f"{rate:g}": cost.tokens_per_s(rate) for rate in rates} for cost in costs]
+        data = [asdict(cost) | {"tokens_per_s_by_acceptance": by} for cost, by in zip(costs, speeds, strict=True)]
+        write_json(json, {"trace_sha256": recorded.content_hash, "spec": spec.to_dict(), "windows": data})
+        if str(json) == "-":
+            return
+    shown = table(
+        f"{recorded.geometry.label} on {hardware}, {eviction}: verify windows, cost of the drafts not in it",
+        [
+            "rows", "ms", "experts", "pays from tokens", "pays from acceptance %",
+            *(f"tok/s at {percent(rate, 0)} %" for rate in rates),
+        ],
+        left=0,
+    )  # fmt: skip
+    for cost in costs:
+        single = cost.rows == 1
+        needed = cost.break_even_acceptance
+        pays = "-" if single else "never" if needed is None else percent(needed, 1)
+        shown.add_row(
+            str(cost.rows), number(cost.ms, 3), number(cost.distinct, 1),
+            "-" if single else number(cost.break_even_tokens), pays,
+            *(number(cost.tokens_per_s(rate)) for rate in rates),
+        )  # fmt: skip
+    show(shown)
+    notes = ["windows are put together from a trace of single tokens"]
+    if recorded.synthetic:
+        notes.append("the trace is synthetic: generated, not recorded from a model")
+    warn(notes)
