@@ -42,7 +42,7 @@ lint: $(VENV)/.installed-test links
 
 # What CI checks first, in under 3 minutes; see CONTRIBUTING.md.
 check: lint
-	$(BIN)/python -m pytest tests/test_docstrings.py tests/test_pages.py tests/test_golden.py
+	$(BIN)/python -m pytest tests/test_docstrings.py tests/test_pages.py tests/test_docs_build.py tests/test_golden.py
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m pytest benchmarks -m benchmark_run

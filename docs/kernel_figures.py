@@ -1,7 +1,4 @@
-"""Draws `img/kernel-scaling.png`: what a look-up costs as traces and pools grow.
-
-python docs/kernel_figures.py
-"""
+"""What a look-up costs as traces and pools grow; `build.py kernel-scaling.png` draws it."""
 
 from __future__ import annotations
 
@@ -75,7 +72,7 @@ def cost_a_look_up(policy: str, slots: int, n: int = 1_000_000) -> float:
     return 1e9 * best / n
 
 
-def main() -> None:
+def draw(path: Path) -> None:
     """Measure and draw."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -96,8 +93,4 @@ def main() -> None:
     for axes in (left, right):
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
-    figure.savefig(Path(__file__).with_name("img") / "kernel-scaling.png", dpi=130)
-
-
-if __name__ == "__main__":
-    main()
+    figure.savefig(path, dpi=130)

@@ -1,15 +1,13 @@
-"""Write the tables of docs/policies.md: `python docs/policy_tables.py [FOLDER [TABLE...]]`.
+"""Tables of policies.md; `build.py` puts them there.
 
-Without FOLDER only the list of policies is written. With a folder of recorded traces (`bigmoe-edge/`, `granite3/`,
-`gptoss20b/`) all policies are replayed and timed too, which takes some minutes. Tables stand between
-``<!-- table: NAME -->`` and ``<!-- end -->``.
+Only the list of policies needs no recorded traces (`bigmoe-edge/`, `granite3/`, `gptoss20b/`); the rest replays
+and times all policies, which takes some minutes.
 """
 
 from __future__ import annotations
 
-import re
+import os
 import sys
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
@@ -24,9 +22,9 @@ from expert_residency.sim.runs.counts import ReplayResult
 from expert_residency.sim.runs.replay import compulsory_bound, replay
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.timed.result import RunResult
+from expert_residency.text import markdown
 from expert_residency.traces import RoutingTrace, read_trace
 
-HERE = Path(__file__).resolve().parent
 MIB = 1 << 20
 MACHINES = ("rtx-5070-7900x", "rtx-5060ti-5700x3d", "tesla-p40")
 FIRST_REQUESTS = 6
@@ -97,13 +95,12 @@ CASES = (
     Case("gpt-oss-20b", "gptoss20b/gptoss20b_decode.npz", "gpt-oss-20b", None),
 )
 TIMED = CASES[:2]
-FOLDER = Path()
 
 
 @cache
 def read(case: Case) -> RoutingTrace:
     """The trace; of a long one its first requests."""
-    trace = read_trace(FOLDER / case.file, model=case.model)
+    trace = read_trace(Path(os.environ["EXPERT_RESIDENCY_SHARED"], "traces", case.file), model=case.model)
     return trace.select_passes(np.asarray(trace.pass_request < FIRST_REQUESTS))
 
 
@@ -138,13 +135,6 @@ def misses(case: Case, row: Row, nbytes: int) -> int:
 def available_in(case: Case, row: Row) -> bool:
     """A start from the prompt needs a prompt in the trace."""
     return row.placement != "prompt" or bool((read(case).pass_phase == 0).any())
-
-
-def markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table."""
-    head = list(head)
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
 # ---- tables ----------------------------------------------------------------------------------------
@@ -293,33 +283,3 @@ def claims() -> str:
         verdict = "yes" if agree == len(known) else "no" if agree == 0 else f"in {agree} of {len(known)}"
         rows.append((claim.text, claim.source, *(" ".join(row) for row in cells), verdict))
     return markdown(("fewer misses", "published by", *(case.name for case in CASES), "ours agree"), rows)
-
-
-TABLES: dict[str, Callable[[], str]] = {
-    "listing": listing,
-    "claims": claims,
-    "hits": hits,
-    "inversion": inversion,
-    "speeds": speeds,
-}
-
-
-def main(arguments: list[str]) -> None:
-    """Fill in the page."""
-    global FOLDER
-    FOLDER = Path(arguments[0]) if arguments else FOLDER
-    page = HERE / "policies.md"
-    text = page.read_text(encoding="utf-8")
-    for name, table in TABLES.items():
-        if name not in (arguments[1:] or (TABLES if arguments else ["listing"])):
-            continue
-        pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        made = table()
-        text, n = pattern.subn(lambda match, made=made: f"{match[1]}\n{made}\n\n{match[2]}", text)
-        if n != 1:
-            raise SystemExit(f"{page}: table {name} has no place")
-    page.write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,13 +1,12 @@
-"""Write the tables of docs/prefetch.md: `python docs/prefetch_tables.py FOLDER [WORKERS]`.
+"""Tables of prefetch.md; `build.py` puts them there.
 
-FOLDER holds the recorded traces (`bigmoe-edge/`). Some hundred timed runs and a predictor study on three machines:
-about ten minutes on two cores. Tables stand between ``<!-- table: NAME -->`` and ``<!-- end -->``.
+Of recorded traces (`bigmoe-edge/`): some hundred timed runs and a predictor study on three machines, about ten
+minutes on two cores.
 """
 
 from __future__ import annotations
 
-import re
-import sys
+import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,9 +20,9 @@ from expert_residency.sim.studies.bounds import baseline_spec, time_ns
 from expert_residency.sim.studies.predictor import PASSES, break_even, study
 from expert_residency.sim.studies.score import ScoredRun
 from expert_residency.sim.timed.result import CAUSES, RunResult
+from expert_residency.text import markdown
 from expert_residency.traces import RoutingTrace, read_trace
 
-HERE = Path(__file__).resolve().parent
 MIB = 1 << 20
 MACHINES = ("rtx-5070-7900x", "rtx-5060ti-5700x3d", "tesla-p40")
 TRACES = {"Qwen3-30B-A3B": "qwen", "gpt-oss-120b": "gptoss"}
@@ -87,9 +86,9 @@ def cells() -> list[Cell]:
 
 
 @cache
-def read(folder: str, trace: str) -> RoutingTrace:
+def read(trace: str) -> RoutingTrace:
     """A recorded trace."""
-    return read_trace(Path(folder) / f"bigmoe-edge/{TRACES[trace]}.route.csv")
+    return read_trace(Path(os.environ["EXPERT_RESIDENCY_SHARED"], f"traces/bigmoe-edge/{TRACES[trace]}.route.csv"))
 
 
 def layers(trace: str) -> int:
@@ -97,16 +96,17 @@ def layers(trace: str) -> int:
     return {"Qwen3-30B-A3B": 48, "gpt-oss-120b": 36}[trace]
 
 
-def run(job: tuple[str, Cell]) -> RunResult:
+def run(cell: Cell) -> RunResult:
     """One run in a worker."""
-    folder, cell = job
-    return simulate(read(folder, cell.trace), cell.spec)
+    return simulate(read(cell.trace), cell.spec)
 
 
-def markdown(head: list[str], rows: list[list[str]]) -> str:
-    """A table."""
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+@cache
+def ran() -> dict[Cell, RunResult]:
+    """Results of all cells, by as many processes as there are processors."""
+    wanted = cells()
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        return dict(zip(wanted, pool.map(run, wanted, chunksize=4), strict=True))
 
 
 def label(name: str) -> str:
@@ -114,8 +114,9 @@ def label(name: str) -> str:
     return f"`{name}`" + (" *" if name.startswith(("oracle", "noisy", GATE)) else "")
 
 
-def speeds(found: dict[Cell, RunResult]) -> str:
+def speeds() -> str:
     """Tokens a second, hits and headroom of every predictor, by trace and machine."""
+    found = ran()
     parts = []
     for trace in TRACES:
         for machine in MACHINES:
@@ -142,8 +143,9 @@ def speeds(found: dict[Cell, RunResult]) -> str:
     return "\n".join(parts).rstrip()
 
 
-def rules(found: dict[Cell, RunResult]) -> str:
+def rules() -> str:
     """Insertion rules, with what became of the copies."""
+    found = ran()
     rows = []
     for miss in ("fetch", "cpu"):
         for machine in MACHINES:
@@ -176,8 +178,9 @@ def rules(found: dict[Cell, RunResult]) -> str:
     return markdown(head, rows)
 
 
-def inversion(found: dict[Cell, RunResult]) -> str:
+def inversion() -> str:
     """The prefetching that gains most hits while losing time, by causes; how often that happens."""
+    found = ran()
     count = total = 0
     worst: tuple[float, Cell, Cell] | None = None
     for cell, result in found.items():
@@ -217,18 +220,18 @@ def inversion(found: dict[Cell, RunResult]) -> str:
     return f"{text} {where}\n\n{markdown(head, rows)}\n\n{ScoredRun.of(found[cell]).binds}"
 
 
-def line(folder: str, workers: int) -> str:
+def line() -> str:
     """Break-even precision on three machines."""
     rows = []
     for machine in MACHINES:
         for miss in ("fetch", "cpu"):
             spec = baseline_spec(Cell("Qwen3-30B-A3B", machine, 3000, miss=miss).spec)
             found = study(
-                read(folder, "Qwen3-30B-A3B"),
+                read("Qwen3-30B-A3B"),
                 spec,
                 recalls=(0.25, 0.5, 0.75, 1.0),
                 windows=(1, 4),
-                workers=workers,
+                workers=os.cpu_count() or 1,
             )
             even = break_even(found.grid)
             best = max(found.grid, key=lambda cell: cell.speedup)
@@ -240,26 +243,3 @@ def line(folder: str, workers: int) -> str:
     head = ["machine", "miss", "1 layer, recall 0.5", "1 layer, recall 1", "4 layers, recall 0.5",
             "4 layers, recall 1", "best of the grid"]  # fmt: skip
     return f"Last {PASSES} passes, Qwen3-30B-A3B, 3000 MiB.\n\n" + markdown(head, rows)
-
-
-def main(folder: str, workers: int) -> None:
-    """Fill in the page."""
-    wanted = cells()
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        found = dict(zip(wanted, pool.map(run, [(folder, cell) for cell in wanted], chunksize=4), strict=True))
-    tables = {
-        "speeds": speeds(found), "rules": rules(found), "inversion": inversion(found),
-        "line": line(folder, workers),
-    }  # fmt: skip
-    page = HERE / "prefetch.md"
-    text = page.read_text(encoding="utf-8")
-    for name, made in tables.items():
-        pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        text, n = pattern.subn(lambda match, made=made: f"{match[1]}\n{made}\n\n{match[2]}", text)
-        if n != 1:
-            raise SystemExit(f"{page}: table {name} has no place")
-    page.write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1)

@@ -5,9 +5,7 @@ Tables stand between ``<!-- table: NAME -->`` and ``<!-- end -->``, as in the ot
 
 from __future__ import annotations
 
-import re
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,12 +23,12 @@ from expert_residency.sim.split.placement import Problem
 from expert_residency.sim.split.planner import Planner
 from expert_residency.sim.split.report import plot
 from expert_residency.sim.split.study import Answer
+from expert_residency.text import markdown
 from expert_residency.traces import load_model
 from expert_residency.traces.bundled import load
 from expert_residency.traces.synthetic import generate, load_style
 from expert_residency.traces.windows import compose_windows
 
-HERE = Path(__file__).resolve().parent
 MODEL = "qwen3.8-flash-next"
 
 
@@ -65,7 +63,7 @@ def planner(
     )  # fmt: skip
 
 
-def seed_table() -> str:
+def seed() -> str:
     """UD-Q4_K_XL and IQ3_S on one to three P40s."""
     rows = []
     for quant in ("UD-Q4_K_XL", "IQ3_S"):
@@ -84,7 +82,7 @@ def seed_table() -> str:
                     )
                 )  # fmt: skip
     heads = ("quantization", "dense weights", "cards", "layers", "VRAM", "RAM", "RAM needed", "GiB a card gained")
-    return _markdown(heads, rows)
+    return markdown(heads, rows)
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,7 @@ def at_slots(made: Planner, layers_each: Sequence[int], slots: int) -> int:
     return ns + times.head_ns(cards[-1])
 
 
-def measured_table() -> str:
+def measured() -> str:
     """Predicted beside measured."""
     rows = []
     for case in CASES:
@@ -162,10 +160,10 @@ def measured_table() -> str:
         error = f"{100 * (ms / ((low + high) / 2) - 1):+.0f} %"
         rows.append((case.what, f"{case.rows:g}", f"{100 * hit:.0f} %", seen, f"{ms:.1f}", error, case.fitted))
     heads = ("run", "rows", "hits", "measured ms a window", "predicted", "error to the middle", "fitted")
-    return _markdown(heads, rows)
+    return markdown(heads, rows)
 
 
-def third_table() -> str:
+def third() -> str:
     """5080 + 3090 and a slow third card: only the ratio can be judged, tokens a window are not published."""
     coder, quant = "qwen3.8-flash-next-coder", "IQ1_M"
     options = {"model": coder, "rows": 3.0, "emitted": 2.0, "engine": "strata"}
@@ -186,10 +184,10 @@ def third_table() -> str:
                 "0.81 (68), 0.82 (90)",
             )
         )
-    return _markdown(("machine", "hits", "predicted ms a window", "speed, of the pair's", "measured"), rows)
+    return markdown(("machine", "hits", "predicted ms a window", "speed, of the pair's", "measured"), rows)
 
 
-def formula_table() -> str:
+def formula() -> str:
     """The engine's own split formula and this cost model beside what was measured, ms a layer of a window."""
     cases = (
         ("RTX 5070", "rtx-5070-7600", "IQ2_XS", "0.30", "card alone, 14.6 ms a window (paper, Table 5)"),
@@ -207,13 +205,13 @@ def formula_table() -> str:
         formula = f"{0.33 * 219.8 / clock.value:.2f}" if clock else "-"
         rows.append((name, formula, f"{fixed:.2f} to {full:.2f}", measured, how))
     heads = ("card", "SMs x clock", "this model, hits hidden to all on the card", "measured", "what was measured")
-    return _markdown(heads, rows)
+    return markdown(heads, rows)
 
 
 FORMULA = {"rtx-5070-7600": "rtx-5070-7900x"}
 
 
-def ram_table() -> str:
+def ram() -> str:
     """Both rules of the engine's docs, and the planner's number, GB."""
     shards = {"IQ2_XS": 39_225_954_592, "IQ3_S": 54_817_524_224}
     rows = []
@@ -238,22 +236,32 @@ def ram_table() -> str:
         "planner, arena",
         "planner, resident on one P40",
     )
-    return _markdown(heads, rows)
+    return markdown(heads, rows)
 
 
-def pair_sentence() -> str:
-    """P40 + 3070 in a Ryzen 9 3900X: auto split against every forced one, and whether speed matters."""
+PAIR = (("UD-Q4_K_XL", "budget"), ("IQ3_S", "resident"))
+
+
+@cache
+def pair_answer(quant: str, mode: str) -> Answer:
+    """P40 + 3070 in a Ryzen 9 3900X, carved."""
+    made = planner(["tesla-p40", "rtx-3070"], quant, host="tesla-p40-3900x", ram=64 * GB, mode=mode, carve=True)
+    return Answer(("tesla-p40", "rtx-3070"), made.geometry, made.problem.mode, made, made.best())
+
+
+def draw(path: Path) -> None:
+    """Every forced split of the pair."""
+    quant, mode = PAIR[0]
+    plot(path, forced(pair_answer(quant, mode)), f"{quant}, P40 + RTX 3070, {mode}, carved")
+
+
+def pair() -> str:
+    """The pair's auto split against every forced one, and whether speed matters."""
     lines = []
-    for quant, mode in (("UD-Q4_K_XL", "budget"), ("IQ3_S", "resident")):
-        made = planner(
-            ["tesla-p40", "rtx-3070"], quant, host="tesla-p40-3900x", ram=64 * GB, mode=mode, carve=True
-        )
-        best = made.best()
+    for quant, mode in PAIR:
+        answer = pair_answer(quant, mode)
+        best, points = answer.placement, forced(answer)
         assert best is not None
-        answer = Answer(("tesla-p40", "rtx-3070"), made.geometry, made.problem.mode, made, best)
-        points = forced(answer)
-        if quant == "UD-Q4_K_XL":
-            plot(HERE / "img" / "split-p40-3070.png", points, f"{quant}, P40 + RTX 3070, {mode}, carved")
         worst = min((p for _, p in points if p), key=lambda p: p.tokens_per_s)
         order = " + ".join(s.card.name for s in best.stages)
         ours, theirs = ("+".join(map(str, p.layers_each)) for p in (best, worst))
@@ -262,30 +270,3 @@ def pair_sentence() -> str:
             f"({theirs}) {worst.tokens_per_s:.1f}. {speed_matters(answer)}"
         )
     return "\n\n".join(lines)
-
-
-TABLES: dict[str, Callable[[], str]] = {
-    "seed": seed_table,
-    "measured": measured_table,
-    "third": third_table,
-    "formula": formula_table,
-    "ram": ram_table,
-    "pair": pair_sentence,
-}
-
-
-def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def main() -> None:
-    """Make every table of the page anew."""
-    page = HERE / "split.md"
-    text = page.read_text(encoding="utf-8")
-    block = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-    page.write_text(block.sub(lambda m: f"{m[1]}{TABLES[m[2]]()}\n{m[3]}", text), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

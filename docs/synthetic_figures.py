@@ -1,35 +1,34 @@
-"""Write the figure and the asked-against-got tables of docs/synthetic.md: `python docs/synthetic_figures.py`."""
+"""The figure and the asked-against-got tables of synthetic.md; `build.py` puts them there."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib import pyplot as plt
 
-from expert_residency.traces.synthetic import generate, list_styles, lru_curve
+from expert_residency.text import markdown
+from expert_residency.traces.synthetic import generate, lru_curve
 from expert_residency.traces.synthetic.fit import shape_of
-from expert_residency.traces.synthetic.style import StyleFile, load_style_file
+from expert_residency.traces.synthetic.style import load_style_file
 
-HERE = Path(__file__).resolve().parent
 FITTED_CURVE = {"qwen3.8-flash-next": "generation", "qwen3-30b-a3b": "prompt", "gpt-oss-20b": "sequence"}
 
 
-def table(file: StyleFile) -> str:
-    """Markdown table of the style's targets."""
-    lines = ["| statistic | workload | asked | got | error | fitted | source |", "|---|---|---|---|---|---|---|"]
+def table(name: str) -> str:
+    """Targets of a style."""
+    file = load_style_file(name)
+    rows = []
     for t in file.targets:
         if t.got is None:
             raise ValueError(f"{file.name}: {t.statistic} has no `got`; evaluate the style first")
         where = "" if t.layer is None else f", layer {t.layer}"
         source = t.source + (f" ({t.note})" if t.note else "")
-        lines.append(
-            f"| {t.statistic}{where} | {t.workload} | {t.asked:.4g} | {t.got:.4g} | {t.got - t.asked:+.3g} "
-            f"| {'yes' if t.fitted else 'check'} | {source} |"
-        )
-    return "\n".join(lines)
+        error = f"{t.got - t.asked:+.3g}"
+        fitted = "yes" if t.fitted else "check"
+        rows.append((t.statistic + where, t.workload, f"{t.asked:.4g}", f"{t.got:.4g}", error, fitted, source))
+    return markdown(("statistic", "workload", "asked", "got", "error", "fitted", "source"), rows)
 
 
 def draw(path: Path) -> None:
@@ -56,21 +55,3 @@ def draw(path: Path) -> None:
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("LRU hits, % of distinct look-ups")
     figure.savefig(path, dpi=110, metadata={"Software": None})
-
-
-def main() -> None:
-    """Replace each table of docs/synthetic.md and the figure."""
-    page = HERE / "synthetic.md"
-    text = page.read_text(encoding="utf-8")
-    for name in list_styles():
-        mark = re.escape(f"<!-- table {name} -->")
-        block = f"<!-- table {name} -->\n{table(load_style_file(name))}\n<!-- end -->"
-        text, found = re.subn(mark + r".*?<!-- end -->", lambda _, b=block: b, text, flags=re.DOTALL)
-        if not found:
-            raise ValueError(f"docs/synthetic.md has no table for {name}")
-    page.write_text(text, encoding="utf-8")
-    draw(HERE / "img" / "synthetic-lru.png")
-
-
-if __name__ == "__main__":
-    main()

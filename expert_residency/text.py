@@ -1,4 +1,4 @@
-"""What users type, and what they are told: misspelt names, `name:a=1,b=2`, what a check of pydantic found."""
+"""What users type and are told: misspelt names, `name:a=1,b=2`, what a check of pydantic found, tables."""
 
 from __future__ import annotations
 
@@ -141,3 +141,10 @@ def _models(annotation: Any) -> Iterator[Any]:
         yield annotation
     for part in get_args(annotation):
         yield from _models(part)
+
+
+def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table of Markdown."""
+    names = list(heads)
+    lines = [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])

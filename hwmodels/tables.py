@@ -1,22 +1,14 @@
-"""Tables of the documentation, made from the shipped files: ``python -m expert_residency.hwmodels.tables docs``.
-
-The command rewrites what stands between ``<!-- table: NAME -->`` and ``<!-- end -->`` in each Markdown file of the
-folder; a test keeps the files up to date.
-"""
+"""Tables of the documentation about the shipped profiles; `docs/build.py` puts them into the pages."""
 
 from __future__ import annotations
 
-import re
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 from expert_residency.families import FAMILIES
 from expert_residency.hwmodels.quantity import FamilyRates, Quantity, Section
 from expert_residency.hwmodels.registry import list_profiles, load_profile, profile_aliases
-
-_BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+from expert_residency.text import markdown
 
 
 def quantities(section: Section) -> Iterator[Quantity]:
@@ -30,7 +22,7 @@ def quantities(section: Section) -> Iterator[Quantity]:
                 yield from quantities(item)
 
 
-def profiles_table() -> str:
+def profiles() -> str:
     """One line a machine: the numbers that decide most, and how many are of which kind."""
     rows = []
     for name in list_profiles():
@@ -63,36 +55,10 @@ def profiles_table() -> str:
     return markdown(heads, rows)
 
 
-def machines_table() -> str:
+def machines() -> str:
     """Whose machine each profile is."""
     rows = [(f"`{name}`", load_profile(name).summary) for name in list_profiles()]
     return markdown(("profile", "machine"), rows)
-
-
-TABLES: dict[str, Callable[[], str]] = {
-    "profiles": profiles_table,
-    "machines": machines_table,
-}
-
-
-def fill(text: str, tables: Mapping[str, Callable[[], str]] = TABLES) -> str:
-    """Text of a Markdown file with its marked tables made anew; tables of other names are left as they are."""
-
-    def table(found: re.Match[str]) -> str:
-        make = tables.get(found[2])
-        return found[0] if make is None else f"{found[1]}{make()}\n{found[3]}"
-
-    return _BLOCK.sub(table, text)
-
-
-def main(folder: str, tables: Mapping[str, Callable[[], str]] = TABLES) -> None:
-    """Rewrite the tables of every Markdown file in a folder."""
-    for path in sorted(Path(folder).glob("*.md")):
-        old = path.read_text("utf-8")
-        new = fill(old, tables)
-        if new != old:
-            path.write_text(new, "utf-8")
-            sys.stdout.write(f"{path} rewritten\n")
 
 
 def _rates(rates: FamilyRates) -> str:
@@ -110,13 +76,3 @@ def _number(quantity: Quantity) -> str:
         f"{quantity.value:g}"
         + {"measured": "", "datasheet": " s", "derived": " d", "assumed": " a"}[quantity.kind]
     )
-
-
-def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

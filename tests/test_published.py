@@ -1,7 +1,6 @@
 """Predictions of published rows: how far off the rows are that no number was fitted to."""
 
 import statistics
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,6 @@ from expert_residency.sim.validation.experts_ahead import WORKLOADS, make_trace,
 from expert_residency.sim.validation.fitting import search
 from expert_residency.sim.validation.phone import predict_wall_ms, read_wall_ms, token_errors
 from expert_residency.sim.validation.published import predict_published, union
-from expert_residency.sim.validation.published_table import fill
 from expert_residency.traces import read_trace
 
 
@@ -69,8 +67,3 @@ def test_a_phone_token_by_token(shared):
     assert len(found) == len(wall) == 128
     assert token_errors(found[:40], wall[:40]).median_abs_error < 0.03
     assert token_errors(found[40:], wall[40:]).median_abs_error < 0.10
-
-
-def test_the_page_shows_what_the_program_gives():
-    page = (Path(__file__).parents[1] / "docs/published.md").read_text("utf-8")
-    assert fill(page) == page

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from pathlib import Path
 
 import pytest
 
 from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.registry import list_profiles
 from expert_residency.hwmodels.runs import Span, load_engine_runs, load_slot_counts, load_strata_runs
-from expert_residency.hwmodels.tables import TABLES, fill
-from expert_residency.sim.validation import slots
 
-DOCS = Path(__file__).parents[1] / "docs"
 STRATA = load_strata_runs()
 
 
@@ -113,10 +109,3 @@ def test_a_users_file_needs_only_the_required_columns(tmp_path):
     path.write_text(HEAD + "own run,RTX 5070,1,qwen,12.5\n", "utf-8")
     (run,) = load_strata_runs(path)
     assert (run.tok_s, run.slots, run.flags) == (12.5, None, "")
-
-
-@pytest.mark.parametrize("name", ["hardware.md", "vram.md"])
-def test_tables_in_the_docs_are_those_of_the_files(name):
-    text = (DOCS / name).read_text("utf-8")
-    assert "<!-- table:" in text
-    assert fill(text, TABLES | slots.TABLES) == text, "run the commands that the page names"

@@ -31,7 +31,7 @@ from expert_residency.sim.validation.live_table import live_table
 from expert_residency.traces import write_parquet
 from expert_residency.traces.bundled import load
 
-STRATA = Path(str(resources.files("expert_residency.hwmodels.runs").joinpath("strata.csv")))
+STRATA = Path(str(resources.files("expert_residency.hwmodels.runs").joinpath("published/strata.csv")))
 
 
 def case(predicted: float, measured: float, *, group: str = "g", use: Any = "unseen", among: str = "m") -> Case:

@@ -1,18 +1,11 @@
-"""Errors of the shipped live runs for the documentation:
-`python -m expert_residency.sim.live.table docs/live.md`.
-"""
+"""Errors of the shipped live runs for the documentation; `docs/build.py` puts the table into the page."""
 
 from __future__ import annotations
 
-import re
 import statistics
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from expert_residency.sim.validation.cases import Case, live_cases, load_bounds, summarize
-
-_BLOCK = re.compile(r"(<!-- made by sim\.live\.table -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def live_table(cases: Sequence[Case]) -> str:
@@ -39,11 +32,6 @@ def _cell(errors: Sequence[float]) -> str:
     return f"{len(errors)}: {statistics.median(sizes):.1f}, {max(sizes):.1f}, {bias:+.1f}"
 
 
-def fill(text: str) -> str:
-    """Text with its marked table made anew."""
-    return _BLOCK.sub(lambda found: f"{found[1]}{live_table(live_cases())}\n{found[2]}", text)
-
-
-if __name__ == "__main__":
-    page = Path(sys.argv[1])
-    page.write_text(fill(page.read_text("utf-8")), "utf-8")
+def shipped_table() -> str:
+    """The table of the shipped runs."""
+    return live_table(live_cases())

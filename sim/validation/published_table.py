@@ -1,17 +1,10 @@
-"""Predicted beside published rows for the documentation:
-`python -m expert_residency.sim.published_table docs/published.md`.
-"""
+"""Predicted beside published rows for the documentation; `docs/build.py` puts the table into the page."""
 
 from __future__ import annotations
 
-import re
 import statistics
-import sys
-from pathlib import Path
 
 from expert_residency.sim.validation.published import Group, predict_published
-
-_BLOCK = re.compile(r"(<!-- made by sim\.published_table -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def published_table() -> str:
@@ -41,16 +34,6 @@ def published_table() -> str:
     return "\n".join(lines)
 
 
-def fill(text: str) -> str:
-    """Text with its marked table made anew."""
-    return _BLOCK.sub(lambda found: f"{found[1]}{published_table()}\n{found[2]}", text)
-
-
 def _median(group: Group, use: str) -> str:
     error = group.median_error(use)
     return "" if error is None else f"{100 * error:.1f} %"
-
-
-if __name__ == "__main__":
-    page = Path(sys.argv[1])
-    page.write_text(fill(page.read_text("utf-8")), "utf-8")

@@ -1,17 +1,12 @@
-"""Published slot counts beside those that the arithmetic of `hwmodels.vram` gives.
-
-``python -m expert_residency.sim.validation.slots docs`` makes the tables of ``docs/vram.md``.
-"""
+"""Published slot counts beside those that the arithmetic of `hwmodels.vram` gives."""
 
 from __future__ import annotations
 
-import sys
-
 from expert_residency.hwmodels.runs import SlotCount, load_slot_counts
-from expert_residency.hwmodels.tables import main, markdown
 from expert_residency.hwmodels.units import MIB
 from expert_residency.hwmodels.vram import Line, VramBudget, Weights
 from expert_residency.sim.choices.session import session_lines, session_shape
+from expert_residency.text import markdown
 from expert_residency.traces import load_model
 
 
@@ -32,7 +27,7 @@ def published_budget(row: SlotCount) -> VramBudget:
     return VramBudget(row.gpu, mib(row.vram_total_mib - row.residual_mib), (reserve, *weights.lines(), *session))
 
 
-def slots_table() -> str:
+def slots() -> str:
     """Published and predicted slots, row by row."""
     rows = []
     for row in load_slot_counts():
@@ -54,16 +49,10 @@ def slots_table() -> str:
     return markdown(heads, rows)
 
 
-def breakdown_table() -> str:
+def breakdown() -> str:
     """The lines of one budget: RTX 5070, IQ2_XS, 32K."""
     row = next(r for r in load_slot_counts() if (r.quant, r.context_tokens) == ("IQ2_XS", 32 * 1024))
     budget = published_budget(row)
     rows = [(line.name, f"{line.nbytes / MIB:,.1f}") for line in budget.lines]
     rows = [("usable", f"{budget.usable_bytes / MIB:,.1f}"), *rows]
     return markdown(("line", "MiB"), [*rows, ("left for experts", f"{budget.cache_bytes / MIB:,.1f}")])
-
-
-TABLES = {"slots": slots_table, "breakdown": breakdown_table}
-
-if __name__ == "__main__":
-    main(sys.argv[1], TABLES)
