@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import pytest
 
+from expert_residency.errors import CompileError, PolicyError, SimError, SweepError, UserError
 from expert_residency.families import FAMILIES, UNKNOWN, quant_family
 from expert_residency.hwmodels.quantity import FamilyRates
+from expert_residency.hwmodels.registry import PROFILES
 from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.preset import ENGINES
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.runs.simulate import simulate
+from expert_residency.sim.runs.variants import SCENARIOS
+from expert_residency.text import parse_call, unknown
+from expert_residency.traces.geometry import MODELS
+from expert_residency.traces.synthetic.style import STYLES
 from tests.test_engine import random_trace
 
 NAMES = {
@@ -24,6 +32,53 @@ NAMES = {
     "fp8": "FP8 F8_E4M3 F8_E5M2 float8_e4m3fn mxfp8", "fp16": "F16 fp16 x-F16 torch.float16",
     "bf16": "BF16 bfloat16 model-bf16", "fp32": "F32 float32", UNKNOWN: "llama EXL3 Q7_K qwen3.8-flash-next U8",
 }  # fmt: skip
+
+
+def test_the_close_names_come_first_and_all_are_listed():
+    known = ["lru", "lru-k", "slru", "h2d_gb_per_s", "h2d_pageable"]
+    assert unknown("policy", "lfru", known).startswith(
+        "unknown policy 'lfru'; did you mean lru? (known: lru, lru-k,"
+    )
+    assert "; did you mean h2d_gb_per_s or h2d_pageable? " in unknown("key", "h2d", known)
+    assert unknown("key", "", []) == "unknown key '' (known: none)"
+
+
+def test_a_call_is_read_once():
+    assert parse_call(" lru-k : k = 2 , top-k=3,", "policy") == ("lru-k", {"k": "2", "top_k": "3"})
+    for text, said in (("x:a", "policy x: 'a' has no value, as in x:a=1"), ("x:a=1,a=2", "a is given twice")):
+        with pytest.raises(PolicyError, match=said):
+            parse_call(text, "policy", PolicyError)
+
+
+@pytest.mark.parametrize("kind", [PROFILES, ENGINES, STYLES, MODELS, SCENARIOS], ids=lambda kind: kind.what)
+def test_all_files_of_toml_are_refused_alike(kind, tmp_path):
+    path = tmp_path / "mine.toml"
+    with pytest.raises(kind.error, match=r"mine\.toml: no such file"):
+        kind.load(path)
+    for content, said in (
+        (b"\xff", "byte 0: not a text file"),
+        (b"a =", r"not valid TOML \("),
+        (b"base = 3", "base is 3, exp"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(kind.error, match=said):
+            kind.load(str(path))
+    path.write_text('base = "mine.toml"')
+    with pytest.raises(kind.error, match="more than 8 bases on top of each other"):
+        kind.load(path)
+    with pytest.raises(kind.error, match=f"unknown {kind.what} 'nowhere'"):
+        kind.load("nowhere")
+    path.write_text(f'base = "{kind.names()[0]}"\nmine = 1')
+    assert kind.load(path)["mine"] == 1
+
+
+@pytest.mark.parametrize(
+    "error", [SimError("a", path="b", place="c"), SweepError("f", ["a", "b"]), CompileError("a")]
+)
+def test_errors_travel_between_processes(error):
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+    assert isinstance(again, UserError)
 
 
 def test_every_type_of_gguf_and_hugging_face_files_has_a_family() -> None:

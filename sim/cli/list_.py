@@ -18,10 +18,9 @@ def list_things(
     json: JsonOpt = None,
 ) -> None:
     """List policies, hardware profiles, models, trace formats, engine presets or bundled traces."""
-    from expert_residency.errors import SimError
+    from expert_residency.text import check_known
 
-    if what not in KINDS:
-        raise SimError(f"unknown kind {what!r} (known: {', '.join(KINDS)})")
+    check_known("kind", what, KINDS)
     rows = _ROWS[what]()
     if json is not None:
         write_json(json, rows)

@@ -112,11 +112,11 @@ def split(
     from expert_residency.sim.split.compare import forced, gain_sentence, speed_matters
     from expert_residency.sim.split.memory import HOST_MODES
     from expert_residency.sim.split.study import Question, sets_of_cards, study
+    from expert_residency.text import check_known
     from expert_residency.traces.windows import compose_windows
 
     for mode in host or []:
-        if mode not in HOST_MODES:
-            raise SimError(f"unknown host mode {mode!r} (known: {', '.join(HOST_MODES)})")
+        check_known("host mode", mode, HOST_MODES)
     low, high = _count(count)
     by_rules = n_cpu_moe is not None or bool(override_tensor)
     if layers is not None and not by_rules:

@@ -41,17 +41,16 @@ def validate(
     every: Annotated[bool, typer.Option("--cases/--no-cases", help="Print each case too.")] = True,
 ) -> None:
     """Set predictions beside what engines measured: every case, and median and worst error of each group."""
-    from expert_residency.errors import SimError
     from expert_residency.sim.validation.cases import (
         SECTIONS,
         load_bounds,
         summarize,
     )
+    from expert_residency.text import check_known
 
     chosen = group or list(SECTIONS)
     for name in chosen:
-        if name not in SECTIONS:
-            raise SimError(f"unknown group {name!r} (known: {', '.join(SECTIONS)})")
+        check_known("group", name, SECTIONS)
     cases, said = _cases(chosen, exact or [], live or [], published or [])
     summaries = summarize(cases, load_bounds())
     past = [f"{one.group}, {one.use}: {what}" for one in summaries for what in one.over(one.limit)]

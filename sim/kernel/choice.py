@@ -13,6 +13,7 @@ from expert_residency.errors import SimError
 from expert_residency.policies.protocol import Policy
 from expert_residency.sim.kernel.compiler.link import cache_folder
 from expert_residency.sim.timed import rules
+from expert_residency.text import check_known
 
 Simulator = Literal["auto", "reference", "kernel"]
 SIMULATORS: tuple[Simulator, ...] = ("auto", "reference", "kernel")
@@ -96,8 +97,7 @@ def choose_timed(
 
 
 def _choose(simulator: str, worth: bool, reason: str | None) -> Literal["reference", "kernel"]:
-    if simulator not in SIMULATORS:
-        raise SimError(f"unknown simulator {simulator!r} (known: {', '.join(SIMULATORS)})")
+    check_known("simulator", simulator, SIMULATORS)
     if simulator == "kernel" and reason:
         raise SimError(f"the kernel cannot run this: {reason}; the reference engine can")
     return "kernel" if simulator == "kernel" or (simulator == "auto" and worth and not reason) else "reference"

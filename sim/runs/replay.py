@@ -24,6 +24,7 @@ from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.runs.counts import Counted, ReplayResult, count, counted, phase_passes, result_of
 from expert_residency.sim.runs.steps import Steps
 from expert_residency.sim.timed.rules import extra_waves
+from expert_residency.text import check_known
 from expert_residency.traces import Phase, RoutingTrace
 
 Contract = Literal["event", "sequential", "sequential-descending"]
@@ -71,8 +72,7 @@ def replay(
     SimError, PolicyError
         Unknown contract, policy or parameter, a policy that the kernel cannot run, or room for not one expert.
     """
-    if contract not in CONTRACTS:
-        raise SimError(f"unknown contract {contract!r} (known: {', '.join(CONTRACTS)})")
+    check_known("contract", contract, CONTRACTS)
     if lag_passes < 1:
         raise SimError(f"a lag of {lag_passes} passes is impossible: a copy lands at the next pass at the soonest")
     if isinstance(eviction, str):

@@ -29,6 +29,7 @@ from expert_residency.sim.timed.machine import Machine
 from expert_residency.sim.timed.page_cache import PageCache
 from expert_residency.sim.timed.result import RunResult
 from expert_residency.sim.timed.timeline import Timeline
+from expert_residency.text import check_known
 from expert_residency.traces import ModelGeometry, RoutingTrace
 
 if TYPE_CHECKING:
@@ -112,8 +113,7 @@ def _machine(geometry: ModelGeometry, spec: RunSpec, profiles: tuple[HardwarePro
 
 def _miss_mode(spec: RunSpec, preset: EnginePreset) -> str:
     miss = spec.miss or preset.miss
-    if miss not in MISS_MODES:
-        raise SimError(f"unknown miss mode {miss!r} (known: {', '.join(MISS_MODES)})")
+    check_known("miss mode", miss, MISS_MODES)
     return miss
 
 
@@ -279,8 +279,7 @@ def _page_cache(
     spec: RunSpec, host: HardwareProfile, geometry: ModelGeometry, plan: HostPlan, shared: PageCache | None
 ) -> PageCache | None:
     """The page cache of this run; one that is shared with other runs also shrinks for those that do not use it."""
-    if spec.start not in START_STATES:
-        raise SimError(f"unknown start state {spec.start!r} (known: {', '.join(START_STATES)})")
+    check_known("start state", spec.start, START_STATES)
     if spec.start == "carry" and shared is None:
         raise SimError("start carry goes on from the run before: list both as variants of one scenario")
     cache = shared or PageCache(0, host.disk.page_bytes.count)

@@ -19,6 +19,7 @@ from expert_residency.sim.choices.preset import MISS_MODES, EnginePreset
 from expert_residency.sim.split.cards import Card, HostSide
 from expert_residency.sim.split.curve import HitCurve
 from expert_residency.sim.split.memory import HostMode
+from expert_residency.text import check_known
 from expert_residency.traces import ModelGeometry
 
 Floats = npt.NDArray[np.float64]
@@ -89,8 +90,7 @@ class LayerTimes:
         ram_bytes: int,
         store: Store | None = None,
     ) -> None:
-        if miss not in MISS_MODES:
-            raise SimError(f"unknown miss mode {miss!r} (known: {', '.join(MISS_MODES)})")
+        check_known("miss mode", miss, MISS_MODES)
         if len(curve.distances) != geometry.n_layers or curve.experts != geometry.experts:
             raise SimError(
                 f"the hit curve is of {len(curve.distances)} x {curve.experts} experts, {geometry.label} has "

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from expert_residency.errors import TraceError
+from expert_residency.text import check_known
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.synthetic.generator import generate
 from expert_residency.traces.synthetic.measure import measure
@@ -140,9 +141,8 @@ def fit(
     seen = [target for target in targets if target.fitted]
     if not seen:
         raise TraceError("no target is marked as fitted")
-    unknown = sorted(set(free) - set(RoutingStyle.model_fields))
-    if unknown:
-        raise TraceError(f"unknown parameter {unknown[0]!r} (known: {', '.join(RoutingStyle.model_fields)})")
+    for name in free:
+        check_known("parameter", name, RoutingStyle.model_fields, TraceError)
 
     def style_at(point: npt.NDArray[np.float64]) -> RoutingStyle:
         return RoutingStyle(**start.model_dump() | dict(zip(free, np.exp(point).round(4).tolist(), strict=True)))
