@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -10,6 +11,10 @@ from expert_residency.errors import SimError, UserError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
+
+
+_FORM = re.compile(r"(function-|literal\[|list\[)|(int|float|str|bool)$")
+"""What pydantic puts into a place to say which form of several it tried."""
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
@@ -111,7 +116,7 @@ def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
     missing: list[str] = []
     for detail in error.errors():
         # Of what may be a number or a word pydantic names each form; the sentence about the first one is kept.
-        parts = [str(part) for part in detail["loc"] if not str(part).startswith(("function-", "literal["))]
+        parts = [str(part) for part in detail["loc"] if not _FORM.match(str(part))]
         place = ".".join(parts)
         if detail["type"] == "missing":
             missing.append(place)

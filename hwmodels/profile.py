@@ -265,4 +265,9 @@ def parse_profile(data: dict[str, Any], where: object) -> HardwareProfile:
         File and field of everything that is wrong: bare numbers, unknown keys (with the closest valid name),
         missing fields, values out of range.
     """
-    return checked(HardwareProfile, data, HardwareError, where)
+    try:
+        return checked(HardwareProfile, data, HardwareError, where)
+    except HardwareError as error:
+        if not str(error).endswith(("are missing", "is missing")):
+            raise
+        raise HardwareError(f"{error} (residency list hardware --template says what each is)") from None

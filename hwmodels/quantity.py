@@ -49,10 +49,23 @@ class Whole:
         return int(self._convert(quantity.value))
 
 
+def _is_open(value: Any) -> bool:
+    return value == "?" or (isinstance(value, dict) and "value" in value and "?" in value.values())
+
+
 class Section(BaseModel):
     """Base of every part of a profile: immutable, unknown keys refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _not_filled_in(cls, data: Any) -> Any:
+        """What `residency list hardware --template` asks for and nobody has filled in is missing."""
+        if not isinstance(data, dict):
+            return data
+        fields = cls.model_fields
+        return {k: v for k, v in data.items() if not (_is_open(v) and k in fields and fields[k].is_required())}
 
 
 class Quantity(Section):

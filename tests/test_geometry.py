@@ -134,7 +134,7 @@ def test_a_file_of_the_users(tmp_path: Path) -> None:
         ("expert_bytes = [10, 20, 30]", "", "expert_bytes is missing"),
         ("expert_bytes = [10, 20, 30]", "expert_bytes = [10, 20]", "expert_bytes has 2 entries for 3 MoE layers"),
         ("expert_bytes = [10, 20, 30]", "expert_bytes = [10, 0, 30]", "expert bytes of layer 2 are missing"),
-        ("dense_layer_bytes = 5", "", "dense_layer_bytes of quantization Q4 is missing"),
+        ("dense_layer_bytes = 5", "", "quants.Q4.dense_layer_bytes is missing"),
         ("top_k = 2", "top_k = 9", "top-k 9 of 8 experts is impossible"),
         ('kind = "assumed"', 'kind = "guess"', "kind"),
         ('family = "q4"', 'family = "Q4"', "unknown family 'Q4'; did you mean q4? (known: iq1,"),

@@ -204,7 +204,7 @@ class TestUserFiles:
         whole = (SHIPPED / "rtx-5060ti-5700x3d.toml").read_text("utf-8")
         path = tmp_path / "mine.toml"
         path.write_text("".join(line for line in whole.splitlines(True) if not line.startswith("h2d_gb")), "utf-8")
-        assert refusal(path).endswith("link.h2d_gb_per_s is missing")
+        assert "mine.toml: link.h2d_gb_per_s is missing (residency list" in refusal(path)
 
     @pytest.mark.parametrize(
         ("content", "says"),

@@ -197,7 +197,7 @@ def load_model(spec: str, quant: str | None = None) -> ModelGeometry:
         spec, _, tail = spec.partition("/")
         quant = quant or tail or None
     data = read_model(spec)
-    return _build(data, quant or data.default_quant, MODELS.where(spec))
+    return _build(data, quant or data.default_quant)
 
 
 def read_model(spec: str) -> ModelFile:
@@ -218,7 +218,7 @@ def read_model(spec: str) -> ModelFile:
     return checked(ModelFile, MODELS.load(spec), TraceError, MODELS.where(spec))
 
 
-def _build(data: ModelFile, quant: str, origin: str) -> ModelGeometry:
+def _build(data: ModelFile, quant: str) -> ModelGeometry:
     by_lower = {name.lower(): name for name in data.quants}
     if quant.lower() not in by_lower:
         raise TraceError(f"unknown quantization {quant!r} of {data.name} (known: {', '.join(data.quants)})")
@@ -226,9 +226,7 @@ def _build(data: ModelFile, quant: str, origin: str) -> ModelGeometry:
     chosen = data.quants[quant]
     layers = tuple(range(data.first_moe_layer, data.total_layers, data.moe_layer_step))
 
-    def per_layer(value: int | list[int] | None, field: str) -> tuple[int, ...]:
-        if value is None:
-            raise TraceError(f"{field} of quantization {quant} is missing", path=origin)
+    def per_layer(value: int | list[int]) -> tuple[int, ...]:
         return tuple(value) if isinstance(value, list) else (value,) * len(layers)
 
     return ModelGeometry(
@@ -236,8 +234,8 @@ def _build(data: ModelFile, quant: str, origin: str) -> ModelGeometry:
         layer_ids=layers,
         experts=data.experts,
         top_k=data.top_k,
-        expert_bytes=per_layer(chosen.expert_bytes, "expert_bytes"),
-        dense_bytes=per_layer(chosen.dense_layer_bytes, "dense_layer_bytes"),
+        expert_bytes=per_layer(chosen.expert_bytes),
+        dense_bytes=per_layer(chosen.dense_layer_bytes),
         quant=quant,
         quant_family=chosen.family,
         head_bytes=chosen.head_bytes,

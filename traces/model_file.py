@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from expert_residency.families import FAMILIES, UNKNOWN
 from expert_residency.text import unknown
 from expert_residency.traces.session import DraftShape, SessionShape
 
+Kind = Literal["measured", "datasheet", "derived", "assumed"]
+"""What a figure is, as in a machine's profile."""
 DEFAULT_STYLE = "qwen3-30b-a3b"
 """Routing style of models that have none of their own."""
 
@@ -17,20 +21,19 @@ class Quant(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     family: str
-    expert_bytes: int | list[int] | None = None
-    dense_layer_bytes: int | list[int] | None = None
+    expert_bytes: int | list[int]
+    dense_layer_bytes: int | list[int]
     head_bytes: int = 0
     dense_only_bytes: int = 0
-    kind: str = Field(pattern="^(measured|datasheet|derived|assumed)$")
+    kind: Kind
     source: str
 
-    @model_validator(mode="after")
-    def _sizes(self) -> Quant:
-        if self.expert_bytes is None:
-            raise ValueError("expert_bytes is missing")
-        if self.family not in (*FAMILIES, UNKNOWN):
-            raise ValueError(unknown("family", self.family, FAMILIES))
-        return self
+    @field_validator("family")
+    @classmethod
+    def _known(cls, family: str) -> str:
+        if family not in (*FAMILIES, UNKNOWN):
+            raise ValueError(unknown("family", family, FAMILIES))
+        return family
 
 
 class Session(BaseModel):
@@ -46,7 +49,7 @@ class Session(BaseModel):
     rope_cell_bytes: int = Field(default=0, ge=0)
     window_layers: int = Field(default=0, ge=0)
     window_tokens: int = Field(default=0, ge=0)
-    kind: str = Field(pattern="^(measured|datasheet|derived|assumed)$")
+    kind: Kind
     source: str
 
 
@@ -57,7 +60,7 @@ class Draft(BaseModel):
     layer_bytes: int = Field(ge=1)
     head_bytes: dict[str, int]
     cell_bytes: int = Field(default=0, ge=0)
-    kind: str = Field(pattern="^(measured|datasheet|derived|assumed)$")
+    kind: Kind
     source: str
 
     @model_validator(mode="after")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,12 +15,24 @@ KINDS = ("policies", "hardware", "models", "formats", "engines", "traces")
 @app.command("list")
 def list_things(
     what: str = typer.Argument(metavar="|".join(KINDS), help="What to list."),
+    template: Annotated[
+        bool,
+        typer.Option("--template", help="Print a commented profile to fill in, not the list (hardware)."),
+    ] = False,
     json: JsonOpt = None,
 ) -> None:
     """List policies, hardware profiles, models, trace formats, engine presets or bundled traces."""
+    from expert_residency.errors import SimError
     from expert_residency.text import check_known
 
     check_known("kind", what, KINDS)
+    if template:
+        from expert_residency.hwmodels.template import template as profile_template
+
+        if what != "hardware" or json is not None:
+            raise SimError("--template is TOML of hardware: residency list hardware --template > mine.toml")
+        typer.echo(profile_template(), nl=False)
+        return
     rows = _ROWS[what]()
     if json is not None:
         write_json(json, rows)

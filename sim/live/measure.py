@@ -148,7 +148,17 @@ def measure(
 
 
 def write_trace(trace: RoutingTrace, plan: Plan, path: Path) -> None:
-    """Write the part of a trace that was run, with the sizes of its own model, where the table looks for it."""
+    """Write the part of a trace that was run, where the table looks for it.
+
+    Parameters
+    ----------
+    trace
+        As it was read; its sizes are those of the group x1.
+    plan
+        Which passes were run.
+    path
+        `NAME.parquet` in the table's folder, with the name that the table has.
+    """
     longest = plan.windows[max(plan.windows)]
     write_parquet(replace(longest, geometry=trace.geometry), path)
 
