@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from expert_residency.traces import load_model, read_trace
 else:
     _HOME = {
-        "Capacity": "sim.residency.pool",
-        "RunSpec": "sim.runs.simulate",
+        "Capacity": "sim.choices.capacity",
+        "RunSpec": "sim.choices.spec",
         "load_model": "traces",
         "load_profile": "hwmodels.registry",
         "read_trace": "traces",

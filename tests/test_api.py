@@ -8,11 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import expert_residency as er
-from expert_residency.errors import SimError
+from expert_residency.errors import UserError
 from expert_residency.sim.runs.curve import hit_curve
 from expert_residency.sim.runs.stream import replay_stream
 from expert_residency.traces.bundled import load
@@ -64,20 +65,32 @@ def test_a_type_checker_sees_the_names_and_what_they_take(tmp_path: Path) -> Non
     assert "RunResult" in found
 
 
-def test_a_string_in_the_place_of_a_capacity_or_tuple_is_one_sentence() -> None:
+def test_words_and_typed_values_are_the_same_choices() -> None:
+    room = er.Capacity(card_bytes=(1 << 30, 2 << 30), scope="layer", quotas="prompt")
+    typed = er.RunSpec(("tesla-p40", "rtx-3090"), room, (20, 28), prefetch_bytes=64 << 20)
+    words = er.RunSpec("tesla-p40+rtx-3090", "1GiB+2GiB", "20+28", prefetch_bytes="64MiB", scope="layer:prompt")
+    lists = er.RunSpec(["tesla-p40", "rtx-3090"], ["1GiB", "2GiB"], [20, 28], prefetch_bytes=64 << 20,
+                       scope="layer:prompt")  # fmt: skip
+    assert typed == words == lists
+    assert words.hardware == ("tesla-p40", "rtx-3090")
+
+
+def test_what_is_no_choice_is_one_sentence() -> None:
     trace, room = load("tinymoe-code"), er.Capacity(slots_per_layer=8)
+    wrong: Any = 4
     calls: list[tuple[Callable[[], object], str]] = [
-        (lambda: er.RunSpec("rtx-5070", room), "hardware 'rtx-5070': expected a tuple"),
-        (lambda: er.RunSpec(("rtx-5070",), "4GiB"), "'4GiB' is no capacity"),
-        (lambda: er.RunSpec(("rtx-5070",), room, "6,6"), "layers_each '6,6': expected a tuple"),
-        (lambda: er.replay(trace, "lru", "4GiB"), "'4GiB' is no capacity"),
-        (lambda: hit_curve(trace, "lru", ["4GiB"]), "'4GiB' is no capacity"),
+        (lambda: er.RunSpec(wrong, wrong), "hardware is 4, expected a name, .*; size 4 has no unit"),
+        (lambda: er.RunSpec("rtx-5070", room, "6,6"), "layers_each is '6,6', expected whole numbers"),
+        (lambda: er.RunSpec("rtx-5070", room, predict_us=float("nan")), "predict_us is nan, expected a number"),
+        (lambda: er.RunSpec("rtx-5070", room, p2p=wrong), "p2p is 4, expected true or false"),
+        (lambda: er.replay(trace, "lru", "4"), "size 4 has no unit"),
+        (lambda: hit_curve(trace, "lru", ["much"]), "cannot read the size 'much'"),
         (lambda: hit_curve(trace, "lru", room), "no list of capacities"),
-        (lambda: replay_stream([], trace.geometry, ["lru"], "4GiB"), "'4GiB' is no capacity"),
-        (lambda: er.Capacity("4GiB"), "expected whole numbers"),
+        (lambda: replay_stream([], trace.geometry, ["lru"], "auto"), "no machine is named here"),
+        (lambda: er.Capacity(wrong, 4), "more than one capacity given"),
     ]
     for call, words in calls:
-        with pytest.raises(SimError, match=words):
+        with pytest.raises(UserError, match=words):
             call()
 
 

@@ -175,13 +175,14 @@ BASE = 'trace = "tiny.parquet"\nhardware = "tesla-p40"\n'
 ROOM = BASE + "slots_per_layer = 2\n"
 MADE = 'trace = "synthetic"\nmodel = "granite-3.0-1b-a400m"\nhardware = "tesla-p40"\nslots_per_layer = 2\n'
 SCENARIOS = [
-    (BASE + 'slots_per_layer = "2"', "expected whole numbers"),
-    (BASE + "slots_per_layer = true", "expected whole numbers"),
+    (BASE + 'slots_per_layer = "2"', "slots_per_layer is '2', expected a whole number"),
+    (BASE + "slots_per_layer = true", "slots_per_layer is True, expected a whole number"),
     (BASE + "slots_per_layer = 9999999", "no layer has more than"),
     (BASE + 'capacity = "1e30GB"', "more than any machine has"),
     (BASE + 'capacity = "1e999999999GB"', "more than any machine has"),
     (BASE + 'card_capacity = "1GiB"', "a list of sizes"),
-    (BASE + "vram = { context = 4096 }", "needs one card in hardware and a model"),
+    (BASE + "vram = { context = 4096 }", "auto:session=600MiB"),
+    (BASE + "vram = 4096", "vram is 4096, expected a table"),
     (BASE + 'model = "qwen3.8-flash-next"\nvram = { context = "a" }', "context is 'a'"),
     (ROOM + "predict_us = inf", "expected 0 to"),
     (ROOM + "predict_us = -1", "expected 0 to"),
@@ -192,7 +193,7 @@ SCENARIOS = [
     (ROOM + 'windows = { rows = "a", emitted = 1 }', "two numbers, rows and emitted"),
     (ROOM + "windows = { rows = inf, emitted = 1 }", "a window of inf rows"),
     (ROOM + "model = 5", "model is 5"),
-    (ROOM.replace('"tesla-p40"', "[]"), "no hardware chosen"),
+    (ROOM.replace('"tesla-p40"', "[]"), "hardware is [], expected a name"),
     (MADE + "synthetic = 3", "needs a table `synthetic`"),
     (MADE + 'synthetic = { style = "gpt-oss-20b" }', "tokens is missing"),
     (MADE + 'synthetic = { tokens = "many" }', "expected a whole number"),

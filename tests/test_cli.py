@@ -192,7 +192,7 @@ def test_list(kind):
 BAD = [
     (["replay", "{trace}", "--eviction", "lur", "--capacity", "4MiB"], ["'lur'", "did you mean lru", "belady"]),
     (["replay", "{trace}", "--capacity", "4000"], ["no unit", "4000MiB"]),
-    (["replay", "{trace}"], ["--capacity 4000MiB", "--slots-per-layer"]),
+    (["replay", "{trace}"], ["capacity is missing", "4000MiB", "32/layer"]),
     (["replay", "{trace}", "--capacity", "4MiB", "--scope", "layers"], ["unknown scope", "global, layer"]),
     (["replay", "{trace}", "--capacity", "4MiB", "--contract", "sequental"], ["unknown contract", "sequential"]),
     (["replay", "{trace}", "--capacity", "4MiB", "--eviction", "lfu:count=x"], ["unknown parameter", "counts"]),
@@ -206,7 +206,8 @@ BAD = [
     (["run", "--trace", "{trace}", "--hardware", "rtx5070", "--capacity", "4MiB"], ["rtx-5070"]),
     (["run", "--trace", "{trace}", "--hardware", "rtx-5070", "--capacity", "400GiB"], ["usable VRAM"]),
     (["run", "--trace", "{trace}", "--hardware", "rtx-5070", "--capacity", "4MiB", "--miss", "x"], ["hybrid"]),
-    (["run", "--trace", "{trace}"], ["--hardware"]),
+    (["run", "--trace", "{trace}"], ["hardware is missing", "capacity is missing"]),
+    (["run", "--hardware", "rtx-5070"], ["at least --trace"]),
     (["run", "{scenario}"], ["evction", "did you mean eviction"]),
     (["list", "policys"], ["policies, hardware"]),
 ]

@@ -6,7 +6,6 @@ import pytest
 
 from expert_residency.errors import PolicyError, SimError
 from expert_residency.sim.choices.capacity import Capacity
-from expert_residency.sim.cli.common import parse_capacity
 from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.residency.quotas import by_mass, share_out
 from expert_residency.sim.runs.replay import replay
@@ -91,5 +90,5 @@ def test_prompt_placement_counts_rows_of_prefill_only():
     ],
 )
 def test_quotas_are_named_with_the_scope(text, scope, quotas):
-    room = parse_capacity("4MiB", None, text)
+    room = Capacity.of("4MiB", text)
     assert (room.scope, room.quotas) == (scope, quotas)

@@ -8,6 +8,7 @@ from expert_residency.errors import SimError
 from expert_residency.sim.choices.scenario import build_scenario, open_scenario_trace
 from expert_residency.sim.runs.variants import list_scenarios, load_variants, run_variants
 from expert_residency.sim.timed.result import CAUSES
+from expert_residency.traces import load_model
 
 SMALL = """
 trace = "synthetic"
@@ -43,7 +44,7 @@ def test_variants_share_a_page_cache_in_order(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('start = "cold"', 'strat = "cold"', r"variant 'cold': unknown key 'strat'"),
+        ('start = "cold"', 'strat = "cold"', r"variant 'cold': unknown choice 'strat'"),
         ("measured_tok_s = 10.0", "measured_tok_s = 0", "above 0"),
         ('trace = "synthetic"\n', "", "trace is missing"),
         ("tokens = 8", "token = 8", "unknown key 'token'"),
@@ -77,10 +78,12 @@ def test_capacity_from_the_cards_memory_falls_with_the_context():
         "trace": "synthetic", "model": "qwen3.8-flash-next/IQ4_XS", "hardware": "rtx-5060ti",
         "synthetic": {"tokens": 2},
     }  # fmt: skip
-    room = [
-        build_scenario(data | {"vram": {"context": 65536, "kv_resident": kv}}).spec.capacity.total_bytes
-        for kv in (20480, 32768)
+    model = load_model("qwen3.8-flash-next/IQ4_XS")
+    asked = [
+        data | {"vram": {"context": 65536, "kv_resident": 20480}},
+        data | {"capacity": "auto:context=65536,kv-resident=32768"},
     ]
+    room = [build_scenario(one).spec.settled(model).capacity.total_bytes for one in asked]
     assert room[0] - room[1] == 12288 * (12 * 1056 + 1056 + 128)
 
 

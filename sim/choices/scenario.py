@@ -1,26 +1,25 @@
 """Scenario files: the choices of one run as TOML, checked before anything starts.
 
     trace = "mine.parquet"            # or "bundled:NAME"
-    hardware = "rtx-5070"             # or a list, one a card
-    capacity = "4000MiB"              # or slots_per_layer = 32, or card_capacity = ["16GiB", "16GiB"]
+    hardware = "rtx-5070"             # or a list, or "a+b", one a card
+    capacity = "4000MiB"              # or "25%", "32/layer", "auto", ["16GiB", "16GiB"]: `sim.choices.capacity`
     eviction = "lfru"
     prefetch = "oracle:window=4"
     miss = "fetch"
 
-Every field of `sim.runs.simulate.RunSpec` may be set; a key that is none of them is refused, with the valid ones.
+Every word of `sim.choices.spec.CHOICES` may be set; a key that is none of them is refused, with the valid ones.
 What is not set comes from the engine's preset, if it names it.
 
     trace = "synthetic"
     synthetic = { style = "qwen3.8-flash-next", tokens = 300, seed = 1 }   # the generator's arguments; needs model
     windows = { rows = 3.5, emitted = 2.6 }     # decode passes merged into verify windows
     chunk = 512                                 # prompts in passes of so many tokens
-    vram = { context = 4096, kv = "int8", kv_resident = 20480, draft = true }   # capacity: what the card has left
+    vram = { context = 4096, kv = "int8", kv_resident = 20480, draft = true }   # the same as capacity auto
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +27,10 @@ import numpy as np
 from pydantic import ValidationError
 
 from expert_residency.errors import SimError
-from expert_residency.hwmodels.registry import load_profile
-from expert_residency.hwmodels.units import parse_size
-from expert_residency.sim.choices.capacity import Capacity
-from expert_residency.sim.choices.preset import load_engine
-from expert_residency.sim.choices.spec import RunSpec
-from expert_residency.sim.choices.vram import card_budget
+from expert_residency.sim.choices.spec import CHOICES, RunSpec, make_spec, refuse_unknown
 from expert_residency.traces import RoutingTrace, load_model
 
 TRACE_KEYS = ("trace", "format", "model", "passes", "synthetic", "windows", "chunk")
-CAPACITY_KEYS = ("capacity", "slots_per_layer", "card_capacity", "scope", "vram")
-VRAM_KEYS = {"context": "context", "kv": "kv_type", "kv_resident": "kv_resident", "draft": "draft"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,50 +50,45 @@ class Scenario:
     chunk: int | None = None
 
 
-def valid_keys() -> list[str]:
-    """Keys of a scenario file."""
-    spec = [f.name for f in dataclasses.fields(RunSpec) if f.name != "capacity"]
-    return [*TRACE_KEYS, *CAPACITY_KEYS, *spec]
-
-
-def build_scenario(data: dict[str, Any], where: object = "scenario") -> Scenario:
+def build_scenario(data: dict[str, Any], where: object = None) -> Scenario:
     """Scenario from plain data.
+
+    Parameters
+    ----------
+    data
+        Keys of a scenario file, or options of the command line.
+    where
+        The file, for messages.
 
     Raises
     ------
     SimError
         An unknown or missing key, a value of the wrong type, a capacity without a unit.
     """
-    known = valid_keys()
-    for key in data:
-        if key not in known:
-            close = difflib.get_close_matches(key, known, 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise SimError(f"{where}: unknown key {key!r}{hint} (known: {', '.join(known)})")
-    for key in ("trace", "hardware"):
-        if key not in data:
-            raise SimError(f"{where}: {key} is missing")
-    fields = {f.name: f for f in dataclasses.fields(RunSpec)}
-    data = dict(load_engine(str(data.get("engine", "generic"))).policy) | data
-    values: dict[str, Any] = {"capacity": _capacity(data, where)}
-    for key, value in data.items():
-        if key in TRACE_KEYS or key in CAPACITY_KEYS:
-            continue
-        values[key] = _value(key, value, fields[key], where)
-    passes = data.get("passes")
+    try:
+        return _build(data)
+    except SimError as error:
+        if where is None:
+            raise
+        raise SimError(f"{where}: {error}") from None
+
+
+def _build(data: dict[str, Any]) -> Scenario:
+    refuse_unknown(data, [*TRACE_KEYS, *CHOICES])
+    if "trace" not in data:
+        raise SimError("trace is missing")
     for key in ("passes", "chunk"):
         if (given := data.get(key)) is not None and (type(given) is not int or given < 1):
-            raise SimError(f"{where}: {key} is {given!r}, expected a whole number above 0")
+            raise SimError(f"{key} is {given!r}, expected a whole number above 0")
     windows = data.get("windows", {"rows": 1, "emitted": 1})
     if not isinstance(windows, dict) or {*windows} != {"rows", "emitted"} or not _numbers(*windows.values()):
-        raise SimError(f"{where}: windows is {windows!r}, expected a table of two numbers, rows and emitted")
+        raise SimError(f"windows is {windows!r}, expected a table of two numbers, rows and emitted")
     for key in ("trace", "format", "model"):
         if not isinstance(data.get(key, ""), str):
-            raise SimError(f"{where}: {key} is {data[key]!r}, expected str")
-    return Scenario(
-        str(data["trace"]), RunSpec(**values), data.get("format"), data.get("model"), passes,
-        data.get("synthetic"), data.get("windows"), data.get("chunk"),
-    )  # fmt: skip
+            raise SimError(f"{key} is {data[key]!r}, expected a name")
+    spec = make_spec({key: value for key, value in data.items() if key in CHOICES})
+    about: dict[str, Any] = {key: data.get(key) for key in TRACE_KEYS}
+    return Scenario(spec=spec, **about)
 
 
 def open_scenario_trace(scenario: Scenario) -> RoutingTrace:
@@ -166,61 +153,3 @@ def from_folder(scenario: Scenario, folder: Path) -> Scenario:
     if source != "synthetic" and not source.startswith("bundled:") and not Path(source).is_absolute():
         scenario = dataclasses.replace(scenario, trace=str(folder / source))
     return scenario
-
-
-def _capacity(data: dict[str, Any], where: object) -> Capacity:
-    if "vram" in data:
-        return _left_on_card(data, where)
-    cards = data.get("card_capacity")
-    if cards is not None and not isinstance(cards, list):
-        raise SimError(f"{where}: card_capacity is {cards!r}, expected a list of sizes, one a card")
-    scope, _, quotas = str(data.get("scope", "global")).partition(":")
-    try:
-        return Capacity(
-            total_bytes=parse_size(data["capacity"]) if "capacity" in data else None,
-            slots_per_layer=data.get("slots_per_layer"),
-            scope=scope,
-            quotas=quotas or "equal",
-            card_bytes=tuple(parse_size(size) for size in cards) if cards is not None else None,
-        )
-    except ValueError as error:
-        raise SimError(f"{where}: {error}") from None
-
-
-def _left_on_card(data: dict[str, Any], where: object) -> Capacity:
-    """Capacity that a card has left beside model and context."""
-    table, hardware = data["vram"], data["hardware"]
-    if not isinstance(table, dict) or not isinstance(hardware, str) or "model" not in data:
-        raise SimError(f"{where}: vram is a table, and needs one card in hardware and a model")
-    for key in table:
-        if key not in VRAM_KEYS:
-            raise SimError(f"{where}: vram: unknown key {key!r} (known: {', '.join(VRAM_KEYS)})")
-        kinds = {"kv": str, "draft": bool}
-        if type(table[key]) is not kinds.get(key, int):
-            raise SimError(f"{where}: vram: {key} is {table[key]!r}, expected {kinds.get(key, int).__name__}")
-    choices = {VRAM_KEYS[key]: value for key, value in table.items()}
-    budget = card_budget(load_model(data["model"]), load_profile(hardware), **choices)
-    budget.require()
-    scope, _, quotas = str(data.get("scope", "global")).partition(":")
-    return Capacity(total_bytes=budget.cache_bytes, scope=scope, quotas=quotas or "equal")
-
-
-def _value(key: str, value: Any, field: dataclasses.Field[Any], where: object) -> Any:
-    """A value in the type that `RunSpec` wants; tuples may be given as one item or a list."""
-    kind = str(field.type)
-    if "tuple" in kind:
-        items = value if isinstance(value, list) else [value]
-        wanted: type = int if "int" in kind else str
-        if not all(isinstance(item, wanted) for item in items):
-            raise SimError(f"{where}: {key} is {value!r}, expected {wanted.__name__} or a list of it")
-        return tuple(items)
-    kinds: tuple[tuple[str, Any], ...] = (("str", str), ("bool", bool), ("float", (int, float)), ("int", int))
-    for name, expected in kinds:
-        if name in kind or ("Literal" in kind and name == "str") or (name == "str" and kind in _STR_ALIASES):
-            if not isinstance(value, expected) or (isinstance(value, bool) and name != "bool"):
-                raise SimError(f"{where}: {key} is {value!r}, expected {name}")
-            return value
-    return value
-
-
-_STR_ALIASES = ("HostMode", "StartState")

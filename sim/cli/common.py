@@ -14,8 +14,6 @@ from expert_residency.files import check_output, check_picture, write_text
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from expert_residency.sim.choices.capacity import Capacity
-
 
 def writable(path: Path | None) -> Path | None:
     """Callback of what names a file to write: refused before the work if it cannot be."""
@@ -65,37 +63,9 @@ SimulatorOpt = Annotated[
         help="auto, reference or kernel (compiled); the numbers are the same, and it says which ran.",
     ),
 ]
-CapacityOpt = Annotated[str | None, typer.Option("--capacity", help="Room for experts, with unit: 4000MiB, 4GB.")]
-SlotsOpt = Annotated[
-    int | None, typer.Option("--slots-per-layer", min=0, help="Room for experts in whole experts of every layer.")
-]
-ScopeOpt = Annotated[
-    str,
-    typer.Option(
-        "--scope",
-        help="global (one pool), layer (an equal quota for each layer) or layer:PLACEMENT (quotas by its ranking: "
-        "layer:hindsight, layer:prompt, layer:profile:file=PATH).",
-    ),
-]
-
-
 PIPE_WIDTH = 160
 SEES_FUTURE = "* sees the future: a bound, not a candidate"
 FILLED = "filled before the first look-up: may lie above the bounds, which start empty"
-
-
-def parse_capacity(capacity: str | None, slots_per_layer: int | None, scope: str) -> Capacity:
-    """Capacity from the two options, exactly one of which must be given."""
-    from expert_residency.hwmodels.units import parse_size
-    from expert_residency.sim.choices.capacity import Capacity
-
-    scope, _, quotas = scope.partition(":")
-    return Capacity(
-        total_bytes=None if capacity is None else parse_size(capacity),
-        slots_per_layer=slots_per_layer,
-        scope=scope,
-        quotas=quotas or "equal",
-    )
 
 
 def dump_json(data: Any) -> str:

@@ -9,13 +9,13 @@ import typer
 
 from expert_residency.sim.choices.trace import open_trace
 from expert_residency.sim.cli import app
+from expert_residency.sim.cli.choices import option
 from expert_residency.sim.cli.common import (
     FILLED,
     SEES_FUTURE,
     FormatOpt,
     JsonOpt,
     ModelOpt,
-    ScopeOpt,
     SimulatorOpt,
     TraceArg,
     percent,
@@ -37,13 +37,13 @@ COLUMNS = 8
 @app.command()
 def curve(
     trace: TraceArg,
-    eviction: Annotated[
-        list[str] | None,
-        typer.Option("--eviction", help="Policy, NAME or NAME:param=value; repeat to compare. All by default."),
-    ] = None,
-    scope: ScopeOpt = "layer",
-    admission: Annotated[str, typer.Option(help="Which misses may take a slot.")] = "always",
-    points: Annotated[int, typer.Option(min=1, help="Capacities, evenly spaced up to all experts.")] = 16,
+    eviction: Annotated[list[str] | None, option("eviction", "Repeat to compare; all by default.")] = None,
+    capacity: Annotated[list[str] | None, option("capacity", "Repeat for several points.")] = None,
+    scope: Annotated[str, option("scope", default=True)] = "layer",
+    admission: Annotated[str, option("admission", default=True)] = "always",
+    points: Annotated[
+        int, typer.Option(min=1, help="Without --capacity: capacities, evenly spaced up to all experts.")
+    ] = 16,
     phase: Annotated[
         str | None, typer.Option(help="all, prefill, decode or verify; decode by default if there is any.")
     ] = None,
@@ -58,6 +58,7 @@ def curve(
     """Hit rate against capacity for every policy, with the optimum."""
     from expert_residency.errors import SimError
     from expert_residency.policies import available, create, sees_future
+    from expert_residency.sim.choices.capacity import Capacity
     from expert_residency.sim.runs.curve import even_capacities, hit_curve
     from expert_residency.sim.runs.steps import Steps
 
@@ -65,7 +66,9 @@ def curve(
     for spec in asked:  # all names are checked before anything runs
         create("eviction", spec)
     recorded = open_trace(trace, fmt, model)
-    capacities = even_capacities(recorded, points, scope)
+    capacities = [Capacity.of(words, scope) for words in capacity or ()] or even_capacities(
+        recorded, points, scope
+    )
     steps = Steps.of(recorded)
     curves = {
         spec: hit_curve(
@@ -95,9 +98,16 @@ def curve(
         return
     every = -(-len(capacities) // COLUMNS)
     picked = range((len(capacities) - 1) % every, len(capacities), every)
+    slots = [str(room.slots_per_layer) for room in capacities if room.slots_per_layer is not None]
+    names = (
+        slots
+        if len(slots) == len(capacities)
+        else [percent(point.capacity_bytes / recorded.geometry.all_expert_bytes, 1) for point in curves["min"]]
+    )
+    by = "slots a layer" if names is slots else "capacity in % of all experts"
     shown = table(
-        f"{recorded.geometry.label}: {phase} hit % (distinct) by slots a layer, {scope} scope",
-        ["policy", *(str(capacities[i].slots_per_layer) for i in picked)],
+        f"{recorded.geometry.label}: {phase} hit % (distinct) by {by}, {scope} scope",
+        ["policy", *(names[i] for i in picked)],
     )
     ahead = {spec for spec in asked if sees_future(spec)}
     for spec in _ranked(curves, phase):

@@ -9,16 +9,13 @@ import typer
 
 from expert_residency.sim.choices.trace import open_trace
 from expert_residency.sim.cli import app
+from expert_residency.sim.cli.choices import Words, takes_words
 from expert_residency.sim.cli.common import (
-    CapacityOpt,
     FormatOpt,
     JsonOpt,
     ModelOpt,
-    ScopeOpt,
-    SlotsOpt,
     TraceArg,
     number,
-    parse_capacity,
     percent,
     show,
     table,
@@ -30,9 +27,9 @@ ACCEPTANCES = (0.5, 0.7, 0.9)
 
 
 @app.command()
+@takes_words()
 def drafts(
     trace: TraceArg,
-    hardware: Annotated[str, typer.Option(help="Profile name or file.")],
     rows: Annotated[
         list[int] | None,
         typer.Option("--rows", min=2, help="Rows of a verify window, drafts + 1; repeat. 2, 3 and 4 by default."),
@@ -44,25 +41,17 @@ def drafts(
         ),
     ] = None,
     model: ModelOpt = None,
-    capacity: CapacityOpt = None,
-    slots_per_layer: SlotsOpt = None,
-    scope: ScopeOpt = "global",
-    eviction: Annotated[str, typer.Option(help="Eviction policy, NAME or NAME:param=value.")] = "lru",
-    prefetch: Annotated[str, typer.Option(help="Prefetch policy, NAME or NAME:param=value.")] = "none",
-    engine: Annotated[str, typer.Option(help="Engine preset.")] = "generic",
-    miss: Annotated[
-        str | None, typer.Option(help="Who serves a miss: cpu, fetch, hybrid, stream; the engine's by default.")
-    ] = None,
+    words: Words | None = None,
     fmt: FormatOpt = None,
     json: JsonOpt = None,
 ) -> None:
     """Set verify windows of a decode trace against single tokens: ms, experts, and when drafting pays."""
-    from expert_residency.sim.choices.spec import RunSpec
+    from expert_residency.sim.choices.spec import make_spec
     from expert_residency.sim.studies.drafts import window_costs
 
-    room = parse_capacity(capacity, slots_per_layer, scope)
-    spec = RunSpec((hardware,), room, eviction=eviction, prefetch=prefetch, engine=engine, miss=miss)
+    spec = make_spec(words or {})
     recorded = open_trace(trace, fmt, model)
+    spec = spec.settled(recorded.geometry)
     costs = window_costs(recorded, spec, sorted(set(rows or (2, 3, 4))))
     rates = tuple(sorted(set(acceptance or ACCEPTANCES)))
     if json is not None:
@@ -72,7 +61,8 @@ def drafts(
         if str(json) == "-":
             return
     shown = table(
-        f"{recorded.geometry.label} on {hardware}, {eviction}: verify windows, cost of the drafts not in it",
+        f"{recorded.geometry.label} on {' + '.join(spec.hardware)}, {spec.eviction}: verify windows, cost of the "
+        "drafts not in it",
         [
             "rows", "ms", "experts", "pays from tokens", "pays from acceptance %",
             *(f"tok/s at {percent(rate, 0)} %" for rate in rates),

@@ -10,16 +10,13 @@ import typer
 
 from expert_residency.sim.choices.trace import open_trace
 from expert_residency.sim.cli import app
+from expert_residency.sim.cli.choices import ALL, Words, takes_words
 from expert_residency.sim.cli.common import (
-    CapacityOpt,
     FormatOpt,
     JsonOpt,
     ModelOpt,
-    ScopeOpt,
-    SlotsOpt,
     TraceArg,
     number,
-    parse_capacity,
     picture,
     show,
     table,
@@ -36,19 +33,11 @@ WINDOWS = "1,2,4"
 
 
 @app.command()
+@takes_words(*(name for name in ALL if name not in ("prefetch", "placement")), miss="fetch")
 def predictor(
     trace: TraceArg,
-    hardware: Annotated[str, typer.Option(help="Profile name or file.")],
     model: ModelOpt = None,
-    capacity: CapacityOpt = None,
-    slots_per_layer: SlotsOpt = None,
-    scope: ScopeOpt = "global",
-    eviction: Annotated[str, typer.Option(help="Who leaves.")] = "lru",
-    miss: Annotated[str, typer.Option(help="cpu, fetch, hybrid or stream.")] = "fetch",
-    insertion: Annotated[
-        str, typer.Option(help="Where prefetched experts may go: free, guarded, never-evict, staging:slots=N.")
-    ] = "free",
-    predict_us: Annotated[float, typer.Option(help="Cost of one prediction, of a layer.")] = 0.0,
+    words: Words | None = None,
     recalls: Annotated[str, typer.Option(help="Recalls to try.")] = RECALLS,
     precisions: Annotated[str, typer.Option(help="Precisions to try.")] = PRECISIONS,
     windows: Annotated[str, typer.Option(help="Horizons to try, in layers ahead.")] = WINDOWS,
@@ -65,13 +54,10 @@ def predictor(
     """Sweep recall, precision and horizon of a noisy oracle, and find where prefetching stops paying."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from expert_residency.sim.choices.spec import RunSpec
+    from expert_residency.sim.choices.spec import make_spec
     from expert_residency.sim.studies.predictor import study
 
-    room = parse_capacity(capacity, slots_per_layer, scope)
-    spec = RunSpec(
-        (hardware,), room, eviction=eviction, miss=miss, insertion=insertion, predict_us=predict_us
-    )  # fmt: skip
+    spec = make_spec(words or {})
     recorded = open_trace(trace, fmt, model)
     quiet = str(json) == "-"
     with Progress(
@@ -91,7 +77,11 @@ def predictor(
     if plot is not None:
         from expert_residency.sim.report.figures import draw_break_even
 
-        draw_break_even(found, plot, f"{recorded.geometry.label} on {hardware}, {eviction}, miss {miss}")
+        draw_break_even(
+            found,
+            plot,
+            f"{recorded.geometry.label} on {' + '.join(spec.hardware)}, {spec.eviction}, miss {spec.miss}",
+        )
     if not quiet:
         _print(found)
         if plot is not None:

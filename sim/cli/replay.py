@@ -9,18 +9,15 @@ import typer
 
 from expert_residency.sim.choices.trace import open_trace
 from expert_residency.sim.cli import app
+from expert_residency.sim.cli.choices import Words, option, takes_words
 from expert_residency.sim.cli.common import (
     FILLED,
     SEES_FUTURE,
-    CapacityOpt,
     FormatOpt,
     JsonOpt,
     ModelOpt,
-    ScopeOpt,
     SimulatorOpt,
-    SlotsOpt,
     TraceArg,
-    parse_capacity,
     percent,
     show,
     table,
@@ -40,16 +37,11 @@ BOUNDS = ("belady", "min")
 
 
 @app.command()
+@takes_words("capacity", "slots_per_layer", "scope", "admission", "placement")
 def replay(
     trace: TraceArg,
-    eviction: Annotated[
-        list[str] | None, typer.Option("--eviction", help="Policy, NAME or NAME:param=value; repeat to compare.")
-    ] = None,
-    capacity: CapacityOpt = None,
-    slots_per_layer: SlotsOpt = None,
-    scope: ScopeOpt = "global",
-    admission: Annotated[str, typer.Option(help="Which misses may take a slot.")] = "always",
-    placement: Annotated[str | None, typer.Option(help="Who is resident at the start.")] = None,
+    eviction: Annotated[list[str] | None, option("eviction", "Repeat to compare.")] = None,
+    words: Words | None = None,
     contract: Annotated[str, typer.Option(help="event (atomic), sequential or sequential-descending.")] = "event",
     oversize: Annotated[str, typer.Option(help="An event beyond its capacity: waves or overflow.")] = "waves",
     warmup: Annotated[int, typer.Option(min=0, help="Passes that the 'warm' column leaves out.")] = 0,
@@ -69,10 +61,13 @@ def replay(
     """Count hits of eviction policies on a trace, beside the optimum and the compulsory-miss bound."""
     from expert_residency.errors import SimError
     from expert_residency.policies import create, sees_future
+    from expert_residency.sim.choices.spec import make_capacity
 
     if oversize not in ("waves", "overflow"):
         raise SimError(f"unknown oversize rule {oversize!r} (known: waves, overflow)")
-    room = parse_capacity(capacity, slots_per_layer, scope)
+    words = words or {}
+    room = make_capacity(words)
+    admission, placement = words.get("admission", "always"), words.get("placement")
     bounds = () if stream else BOUNDS
     asked = list(dict.fromkeys([*(eviction or (CAUSAL if stream else DEFAULT)), *bounds]))
     for spec in asked:  # all names are checked before anything runs

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from expert_residency.sim.cli import app
+from expert_residency.sim.cli.choices import Words, takes_words
 from expert_residency.sim.cli.common import (
-    CapacityOpt,
     FormatOpt,
     JsonOpt,
     ModelOpt,
     SimulatorOpt,
-    SlotsOpt,
     given,
     number,
     percent,
@@ -35,6 +34,7 @@ BOUND = "a policy sees the future: a bound, not a candidate"
 
 
 @app.command()
+@takes_words()
 def run(
     context: typer.Context,
     scenario: Annotated[
@@ -45,46 +45,8 @@ def run(
         ),
     ] = None,
     trace: Annotated[str | None, typer.Option(help="Trace file of any known format, or bundled:NAME.")] = None,
-    hardware: Annotated[
-        list[str] | None, typer.Option(help="Profile name or file; repeat for several cards.")
-    ] = None,
     model: ModelOpt = None,
-    capacity: CapacityOpt = None,
-    slots_per_layer: SlotsOpt = None,
-    card_capacity: Annotated[
-        list[str] | None, typer.Option(help="Room for experts of each card, in order; instead of --capacity.")
-    ] = None,
-    layers_each: Annotated[list[int] | None, typer.Option(help="MoE layers of each card, in order.")] = None,
-    scope: Annotated[str | None, typer.Option(help="global, layer or layer:PLACEMENT; see replay --help.")] = None,
-    eviction: Annotated[
-        str | None, typer.Option(help="Who leaves: NAME or NAME:param=value; the engine's, or lru.")
-    ] = None,
-    admission: Annotated[
-        str | None, typer.Option(help="Which misses may take a slot; the engine's, or always.")
-    ] = None,
-    prefetch: Annotated[str, typer.Option(help="Who comes early.")] = "none",
-    insertion: Annotated[
-        str,
-        typer.Option(
-            help="Where prefetched experts may go: free, guarded:events=N, never-evict or staging:slots=N."
-        ),
-    ] = "free",
-    prefetch_budget: Annotated[
-        str | None, typer.Option(help="Most that may be prefetched in one pass, with unit: 64MiB.")
-    ] = None,
-    predict_us: Annotated[float, typer.Option(min=0, help="Cost of one prediction, of a layer.")] = 0.0,
-    placement: Annotated[str | None, typer.Option(help="Who is resident at the start.")] = None,
-    engine: Annotated[str, typer.Option(help="Engine preset, NAME or FILE.toml.")] = "generic",
-    miss: Annotated[
-        str | None, typer.Option(help="cpu, fetch, hybrid or stream; the preset's by default.")
-    ] = None,
-    host: Annotated[
-        str | None,
-        typer.Option(
-            help="How the host holds the experts: arena, mmap, gguf-in-place, resident, budget:gib=N or flash."
-        ),
-    ] = None,
-    start: Annotated[str, typer.Option(help="Page cache at the start: warm or cold.")] = "warm",
+    words: Words | None = None,
     passes: Annotated[int | None, typer.Option(min=1, help="Only the first so many passes.")] = None,
     fmt: FormatOpt = None,
     ceiling: Annotated[
@@ -103,7 +65,6 @@ def run(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from expert_residency.errors import SimError
-    from expert_residency.hwmodels.units import parse_size
     from expert_residency.sim.choices.scenario import build_scenario, open_scenario_trace
     from expert_residency.sim.runs.simulate import simulate
     from expert_residency.sim.runs.variants import load_variants
@@ -119,17 +80,10 @@ def run(
             return
         chosen = variants[0].scenario
     else:
-        if trace is None or not hardware:
+        if trace is None:
             raise SimError("give a scenario file, or at least --trace, --hardware and --capacity")
-        options: dict[str, Any] = {
-            "trace": trace, "hardware": list(hardware), "model": model, "format": fmt, "passes": passes,
-            "capacity": capacity, "slots_per_layer": slots_per_layer, "card_capacity": card_capacity or None,
-            "layers_each": layers_each or None, "scope": scope, "eviction": eviction, "admission": admission,
-            "prefetch": prefetch, "placement": placement, "engine": engine, "miss": miss, "host": host,
-            "start": start, "insertion": insertion, "predict_us": predict_us,
-            "prefetch_bytes": None if prefetch_budget is None else parse_size(prefetch_budget),
-        }  # fmt: skip
-        chosen = build_scenario({k: v for k, v in options.items() if v is not None}, "options")
+        own = {"trace": trace, "model": model, "format": fmt, "passes": passes}
+        chosen = build_scenario({key: value for key, value in own.items() if value is not None} | (words or {}))
     recorded = open_scenario_trace(chosen)
     quiet = str(json) == "-"
     with Progress(

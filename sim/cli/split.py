@@ -32,7 +32,10 @@ TOKENS, SEED = 448, 1
 @app.command()
 def split(
     model: Annotated[str, typer.Option("--model", help="Model, NAME or FILE.toml.")],
-    gpu: Annotated[list[str], typer.Option("--gpu", help="Hardware profile of a card; repeat for several.")],
+    gpu: Annotated[
+        list[str],
+        typer.Option("--gpu", help="Machine profile of a card; join several by +, or repeat it."),
+    ],
     quant: Annotated[
         list[str] | None,
         typer.Option("--quant", help="Quantization; repeat to compare. All of the model by default."),
@@ -108,6 +111,7 @@ def split(
     from expert_residency.hwmodels.registry import load_profile
     from expert_residency.hwmodels.units import parse_size
     from expert_residency.sim.choices.preset import load_engine
+    from expert_residency.sim.choices.spec import read_names
     from expert_residency.sim.split import report
     from expert_residency.sim.split.compare import forced, gain_sentence, speed_matters
     from expert_residency.sim.split.memory import HOST_MODES
@@ -117,6 +121,7 @@ def split(
 
     for mode in host or []:
         check_known("host mode", mode, HOST_MODES)
+    gpu = list(read_names("gpu", gpu))
     low, high = _count(count)
     by_rules = n_cpu_moe is not None or bool(override_tensor)
     if layers is not None and not by_rules:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from expert_residency.sim.cli import app
+from expert_residency.sim.cli.choices import ALL, Words, takes_words
 from expert_residency.sim.cli.common import SimulatorOpt, dump_json, given, number, percent, show, table
 from expert_residency.sim.cli.progress import Bar
 
@@ -32,13 +33,6 @@ TraceOpt = Annotated[
 ]
 FormatOpt = Annotated[str | None, typer.Option("--format", help="Trace format; sniffed by default.")]
 ModelOpt = Annotated[str | None, typer.Option("--model", help="Model geometry for a trace that lacks byte sizes.")]
-HardwareOpt = Annotated[list[str] | None, typer.Option("--hardware", help="Machine; may be repeated.")]
-CapacityOpt = Annotated[
-    list[str] | None, typer.Option("--capacity", help="Room for experts: 4GiB, or 25% of them; may be repeated.")
-]
-EvictionOpt = Annotated[list[str] | None, typer.Option("--eviction", help="Eviction policy; may be repeated.")]
-PrefetchOpt = Annotated[list[str] | None, typer.Option("--prefetch", help="Prefetch policy; may be repeated.")]
-MissOpt = Annotated[str, typer.Option("--miss", help="What a miss does: cpu, fetch, hybrid or stream.")]
 PassesOpt = Annotated[int, typer.Option("--passes", min=0, help="First passes of the trace only; 0 for all.")]
 RUNNING = ("out", "file", "workers", "scheduler", "resume", "retry_failed", "simulator", "json_out")
 """Parameters that choose nothing of a cell."""
@@ -46,6 +40,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print the summary as JSO
 
 
 @app.command("sweep")
+@takes_words(*(name for name in ALL if name != "card_capacity"), several=True)
 def sweep_command(
     context: typer.Context,
     out: OutOpt,
@@ -53,11 +48,7 @@ def sweep_command(
     trace: TraceOpt = None,
     fmt: FormatOpt = None,
     model: ModelOpt = None,
-    hardware: HardwareOpt = None,
-    capacity: CapacityOpt = None,
-    eviction: EvictionOpt = None,
-    prefetch: PrefetchOpt = None,
-    miss: MissOpt = "fetch",
+    words: Words | None = None,
     passes: PassesOpt = 200,
     workers: WorkersOpt = None,
     scheduler: SchedulerOpt = None,
@@ -69,6 +60,8 @@ def sweep_command(
     """Run policies x machines x capacities; every finished cell survives whatever happens.
 
     With a sweep file, or with --trace for a built-in sweep, whose file is left in DIR/sweep.toml to be changed.
+    Choices of a run replace those of the built-in sweep (3 machines, 5 capacities, 4 eviction and 3 prefetch
+    policies, misses fetched); each may be repeated to compare.
     """
     from expert_residency.errors import SimError
     from expert_residency.sim.sweep import SweepError, sweep
@@ -83,8 +76,8 @@ def sweep_command(
         from expert_residency.sim.sweep.default import default_sweep
 
         text = default_sweep(
-            trace, format=fmt, model=model, hardware=hardware or (), capacity=capacity or (),
-            eviction=eviction or (), prefetch=prefetch or (), miss=miss, passes=passes or None,
+            trace, format=fmt, model=model, passes=passes or None,
+            **{key: value if isinstance(value, list) else [value] for key, value in (words or {}).items()},
         )  # fmt: skip
         file = _keep(out, text, resume=resume)
     elif extra := given(context, *RUNNING):

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from expert_residency.policies import create
 from expert_residency.policies.protocol import Pool
-from expert_residency.sim.choices.capacity import Capacity, check_capacity
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.residency.future import make_future
 from expert_residency.sim.residency.pool import make_pool
 from expert_residency.traces import RoutingTrace
@@ -41,9 +41,8 @@ def share_out(trace: RoutingTrace, capacity: Capacity, layer_card: Sequence[int]
     Raises
     ------
     SimError, PolicyError
-        If `capacity` is none, or its quotas are no placement.
+        Quotas that are no placement, or `auto`, which needs a machine.
     """
-    check_capacity(capacity)
     if capacity.quotas == "equal":
         return capacity
     placement = create("placement", capacity.quotas)

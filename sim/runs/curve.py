@@ -44,8 +44,9 @@ class Point:
 def hit_curve(
     trace: RoutingTrace,
     eviction: str | EvictionPolicy,
-    capacities: Sequence[Capacity],
+    capacities: Sequence[Capacity | str],
     *,
+    scope: str | None = None,
     admission: str = "always",
     placement: str | None = None,
     simulator: str = "auto",
@@ -56,7 +57,9 @@ def hit_curve(
 
     Parameters
     ----------
-    eviction, admission, placement, simulator
+    capacities
+        Each a `Capacity` or its words.
+    eviction, scope, admission, placement, simulator
         As for `sim.runs.replay.replay`.
     threads
         Replays at once in the kernel; as many as the machine has processors by default.
@@ -69,21 +72,22 @@ def hit_curve(
         As `sim.runs.replay.replay`, or no capacity at all.
     """
     if isinstance(capacities, str | Capacity):
-        raise SimError(f"{capacities!r} is no list of capacities: a curve needs a sequence of sim.Capacity")
+        raise SimError(f"{capacities!r} is no list of capacities: a curve needs a sequence of them")
     if not capacities:
         raise SimError("a curve needs at least one capacity")
+    rooms = [Capacity.of(words, scope).of_one_cache(trace.geometry) for words in capacities]
     eviction = create("eviction", eviction) if isinstance(eviction, str) else eviction
     placement = placement or eviction.default_placement
     steps = steps or Steps.of(trace)
-    chosen = choose(simulator, trace.n_lookups * len(capacities), eviction, create("admission", admission))
+    chosen = choose(simulator, trace.n_lookups * len(rooms), eviction, create("admission", admission))
     points: dict[int, Point] = {}
     if chosen == "kernel" and (eviction.name, admission, placement) == ("lru", "always", "none"):
-        points = _one_pass(trace, steps, capacities)
-    left = [i for i in range(len(capacities)) if i not in points]
+        points = _one_pass(trace, steps, rooms)
+    left = [i for i in range(len(rooms)) if i not in points]
 
     def one(i: int) -> Point:
         result = replay(
-            trace, eviction, capacities[i], admission=admission, placement=placement, simulator=chosen, steps=steps
+            trace, eviction, rooms[i], admission=admission, placement=placement, simulator=chosen, steps=steps
         )
         return Point(result.capacity_bytes, result.phases, result.simulator)
 
@@ -97,7 +101,7 @@ def hit_curve(
     left = [i for i in left if i not in points]
     with ThreadPoolExecutor(threads or os.cpu_count() if chosen == "kernel" else 1) as pool:
         points.update(zip(left, pool.map(one, left), strict=True))
-    return [points[i] for i in range(len(capacities))]
+    return [points[i] for i in range(len(rooms))]
 
 
 def _one_pass(trace: RoutingTrace, steps: Steps, capacities: Sequence[Capacity]) -> dict[int, Point]:
@@ -155,4 +159,7 @@ def even_capacities(trace: RoutingTrace, points: int, scope: str) -> list[Capaci
         raise SimError(f"a curve of {points} points is impossible")
     experts = trace.geometry.experts
     steps = sorted({max(1, round(experts * i / points)) for i in range(1, points + 1)})
-    return [Capacity(slots_per_layer=slots, scope=scope) for slots in steps]
+    if ":" in scope:  # quotas share out bytes
+        each = sum(trace.geometry.expert_bytes)
+        return [Capacity.of(Capacity(total_bytes=slots * each), scope) for slots in steps]
+    return [Capacity.of(Capacity(slots_per_layer=slots), scope) for slots in steps]

@@ -8,6 +8,7 @@ compare with tools that do so, and inflates misses.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,8 +35,9 @@ CONTRACTS: tuple[str, ...] = ("event", "sequential", "sequential-descending")
 def replay(
     trace: RoutingTrace,
     eviction: EvictionPolicy | str,
-    capacity: Capacity,
+    capacity: Capacity | str | Sequence[str],
     *,
+    scope: str | None = None,
     admission: AdmissionPolicy | str = "always",
     placement: PlacementPolicy | str | None = None,
     contract: str = "event",
@@ -51,6 +53,9 @@ def replay(
     ----------
     eviction, admission, placement
         Policies or their names; the placement defaults to the eviction policy's own.
+    capacity, scope
+        Of one card: a `Capacity`, or words as `25%`, `32/layer` or `4000MiB` and `global`, `layer` or
+        `layer:PLACEMENT`. `auto` is refused, since no machine is named.
     contract
         `event` (atomic), `sequential` (ascending) or `sequential-descending`.
     oversize
@@ -75,6 +80,7 @@ def replay(
     check_known("contract", contract, CONTRACTS)
     if lag_passes < 1:
         raise SimError(f"a lag of {lag_passes} passes is impossible: a copy lands at the next pass at the soonest")
+    capacity = Capacity.of(capacity, scope).of_one_cache(trace.geometry)
     if isinstance(eviction, str):
         eviction = create("eviction", eviction)
     if isinstance(admission, str):

@@ -78,8 +78,10 @@ def prepare(
     MisfitError
         Valid choices on a machine that is too small for them.
     """
+    profiles = tuple(profiles or map(load_profile, spec.hardware))
+    spec = spec.settled(trace.geometry, profiles)
     preset = preset or load_engine(spec.engine)
-    machine = _machine(trace.geometry, spec, tuple(profiles or map(load_profile, spec.hardware)))
+    machine = _machine(trace.geometry, spec, profiles)
     miss = _miss_mode(spec, preset)
     chosen = _policies(spec)
     eviction, admission = chosen.eviction, chosen.admission
@@ -101,8 +103,6 @@ def prepare(
 
 def _machine(geometry: ModelGeometry, spec: RunSpec, profiles: tuple[HardwareProfile, ...]) -> Machine:
     """The cards, and the layers that each of them runs."""
-    if not profiles:
-        raise SimError("no hardware chosen")
     layers_each = spec.layers_each or (geometry.n_layers,) + (0,) * (len(profiles) - 1)
     if sum(layers_each) != geometry.n_layers or min(layers_each) < 0:
         raise SimError(f"stages of {list(layers_each)} layers do not add up to {geometry.n_layers} MoE layers")
@@ -184,6 +184,8 @@ def simulate(
     SimError, PolicyError, HardwareError
         Any choice that is not valid, a machine that is too small for it, or a kernel that cannot run it.
     """
+    profiles = tuple(profiles or (load_profile(name) for name in spec.hardware))
+    spec = spec.settled(trace.geometry, profiles)
 
     def prepared(simulator: str) -> Prepared:
         return prepare(
@@ -320,6 +322,8 @@ def _warnings(trace: RoutingTrace, result: RunResult, spec: RunSpec, machine: Ma
         found.append(
             f"no layer is on card {', '.join(idle)} of {len(machine.cards)}: layers_each says how many each"
         )
+    if spec.capacity.assumes:
+        found.append(spec.capacity.assumes)
     if trace.synthetic:
         found.append("the trace is synthetic: generated, not recorded from a model")
     found += rate_notes(trace.geometry.label, trace.geometry.quant_family)

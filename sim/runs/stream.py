@@ -14,7 +14,7 @@ import numpy as np
 from expert_residency.errors import SimError
 from expert_residency.policies import create
 from expert_residency.policies.protocol import AdmissionPolicy, EvictionPolicy, PlacementPolicy
-from expert_residency.sim.choices.capacity import Capacity, check_capacity
+from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.kernel import choose
 from expert_residency.sim.residency.pool import check_room, make_pool
 from expert_residency.sim.runs.counts import ReplayResult, counted, phase_passes, result_of
@@ -26,8 +26,9 @@ def replay_stream(
     parts: Iterable[RoutingTrace],
     geometry: ModelGeometry,
     evictions: Sequence[EvictionPolicy | str],
-    capacity: Capacity,
+    capacity: Capacity | str | Sequence[str],
     *,
+    scope: str | None = None,
     admission: AdmissionPolicy | str = "always",
     placement: PlacementPolicy | str | None = None,
     contract: str = "event",
@@ -39,7 +40,7 @@ def replay_stream(
 
     Parameters
     ----------
-    evictions, capacity, admission, placement, contract, overflow, warmup_passes
+    evictions, capacity, scope, admission, placement, contract, overflow, warmup_passes
         As for `sim.runs.replay.replay`; one result a policy. Results have no `hits`.
     progress
         Called with the number of passes done after each part.
@@ -51,7 +52,7 @@ def replay_stream(
     """
     from expert_residency.sim.kernel.counts.replay import ReplayKernel
 
-    check_capacity(capacity)
+    capacity = Capacity.of(capacity, scope).of_one_cache(geometry)
     if capacity.quotas != "equal":
         raise SimError(f"quotas by {capacity.quotas} need the whole trace: read it whole")
     admission = create("admission", admission) if isinstance(admission, str) else admission

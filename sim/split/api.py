@@ -7,6 +7,7 @@ from typing import Any
 
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.units import parse_size
+from expert_residency.sim.choices.spec import read_names
 from expert_residency.sim.split.study import Question, SplitStudy, sets_of_cards, study
 from expert_residency.traces import RoutingTrace
 
@@ -32,7 +33,8 @@ def split(
     model, quants
         Packaged model or file; its default quantization unless others are named.
     gpus, count
-        Profile names; with `count` (or a range), copies of one card or selections of several.
+        Profile names, `"a+b"` or a sequence; with `count` (or a range), copies of one card or selections of
+        several.
     machine, ram
         Profile whose processor, memory and drive the cards share (the first card's by default), and other RAM.
     session
@@ -50,7 +52,7 @@ def split(
     SimError, TraceError, HardwareError
         Anything that is not valid.
     """
-    names = [gpus] if isinstance(gpus, str) else list(gpus)
+    names = list(read_names("gpus", gpus))
     low, high = count if isinstance(count, tuple) else (count, count)
     question = Question(
         model=model,

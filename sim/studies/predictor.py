@@ -156,6 +156,7 @@ def study(
     n = min(passes, trace.n_passes // 2)
     if n < 1:
         raise SimError("the trace has a single pass; a predictor needs at least two")
+    spec = spec.settled(trace.geometry)
     index = np.arange(trace.n_passes)
     measured = trace.select_passes(index >= trace.n_passes - n)
     grid = [

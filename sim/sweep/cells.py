@@ -6,28 +6,22 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from itertools import pairwise
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, get_type_hints
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
 
 from expert_residency.errors import MisfitError, SimError, SweepError, UserError
 from expert_residency.hwmodels.registry import load_profile
-from expert_residency.hwmodels.units import parse_size
-from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import load_engine
-from expert_residency.sim.choices.spec import RunSpec
+from expert_residency.sim.choices.spec import RunSpec, make_spec
 from expert_residency.sim.residency.pool import LISTS
 from expert_residency.sim.runs.simulate import manifest, prepare
-from expert_residency.sim.sweep.spec import CHOICES, RUN, Choices, SweepFile, expand
+from expert_residency.sim.sweep.spec import OWN, Choices, SweepFile, expand
 from expert_residency.sim.sweep.stored import View, load_trace, open_view, store
 from expert_residency.sim.timed.host.tiers import BESIDE_CARDS
 from expert_residency.traces import RoutingTrace, TraceError
 
-_HINTS = get_type_hints(RunSpec)
 _SHOWN = 8
 
 
@@ -127,75 +121,16 @@ def make_cell(number: int, choices: Choices, sweep: SweepFile, folders: dict[str
                        f"(known: {', '.join(sweep.traces)})")  # fmt: skip
     if name not in folders:
         raise SimError("")
-    passes = _typed("passes", choices.get("passes"), int | None)
-    if passes is not None and passes < 1:
-        raise SimError(f"passes = {passes} simulates nothing")
-    view = View(folders[name], passes, _typed("model", choices.get("model"), str | None))
-    trace = open_view(view)
-    spec = make_spec(choices, trace)
+    passes, model = choices.get("passes"), choices.get("model")
+    if passes is not None and (type(passes) is not int or passes < 1):
+        raise SimError(f"passes is {passes!r}, expected a whole number above 0")
+    if not isinstance(model, str | None):
+        raise SimError(f"model is {model!r}, expected a name")
+    view = View(folders[name], passes, model)
+    spec = make_spec({key: value for key, value in choices.items() if key not in OWN})
+    spec = spec.settled(open_view(view).geometry)
     cell_id, misfit = _check(view, spec)
     return Cell(number, cell_id, name, scenario, view, spec, misfit)
-
-
-def make_spec(choices: Choices, trace: RoutingTrace) -> RunSpec:
-    """`RunSpec` from choices as they are written.
-
-    Raises
-    ------
-    SimError
-        A choice of the wrong kind, an unknown one, or none where one is needed.
-    """
-    unknown = [key for key in choices if key not in CHOICES]
-    if unknown:
-        raise SimError(f"unknown choice {unknown[0]!r} (known: {', '.join(CHOICES)})")
-    policy = load_engine(_typed("engine", choices.get("engine") or "generic", str)).policy
-    choices = dict(policy) | {key: value for key, value in choices.items() if value is not None}
-    given = {key: choices[key] for key in RUN if key in choices}
-    if "hardware" not in given:
-        raise SimError("no hardware chosen")
-    if isinstance(given["hardware"], str):
-        given["hardware"] = given["hardware"].split("+")
-    typed = {key: _typed(key, value, _HINTS[key]) for key, value in given.items()}
-    return RunSpec(capacity=_capacity(choices, trace, typed), **typed)
-
-
-def _typed(name: str, value: Any, hint: Any) -> Any:
-    if isinstance(value, list):
-        value = tuple(value)
-    try:
-        return _adapter(hint).validate_python(value, strict=True)
-    except ValidationError as error:
-        raise SimError(f"{name} = {value!r}: {error.errors()[0]['msg'].lower()}") from None
-
-
-@cache
-def _adapter(hint: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(hint)
-
-
-def _capacity(choices: Choices, trace: RoutingTrace, typed: dict[str, Any]) -> Capacity:
-    """Bytes with a unit, one size a card, or a share of the experts of each card's own layers."""
-    scope = _typed("scope", choices.get("scope", "global"), str)
-    slots = _typed("slots_per_layer", choices.get("slots_per_layer"), int | None)
-    size = choices.get("capacity")
-    if isinstance(size, str) and size.endswith("%"):
-        try:
-            share = float(size[:-1]) / 100
-        except ValueError:
-            share = -1.0
-        if not 0 <= share <= 1:
-            raise SimError(f"capacity = {size!r}: expected a share from 0% to 100%")
-        geometry = trace.geometry
-        each = typed.get("layers_each") or (geometry.n_layers,) + (0,) * (len(typed["hardware"]) - 1)
-        edges = [sum(each[:i]) for i in range(len(each) + 1)]
-        whole = [geometry.experts * sum(geometry.expert_bytes[a:b]) for a, b in pairwise(edges)]
-        room = tuple(int(share * nbytes) for nbytes in whole)
-        if len(room) == 1:
-            return Capacity(total_bytes=room[0], slots_per_layer=slots, scope=scope)
-        return Capacity(card_bytes=room, slots_per_layer=slots, scope=scope)
-    if isinstance(size, list):
-        return Capacity(card_bytes=tuple(map(parse_size, size)), slots_per_layer=slots, scope=scope)
-    return Capacity(total_bytes=None if size is None else parse_size(size), slots_per_layer=slots, scope=scope)
 
 
 def _check(view: View, spec: RunSpec) -> tuple[str, str | None]:

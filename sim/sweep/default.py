@@ -7,10 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-HARDWARE = ("rtx-5070", "rtx-5060ti", "tesla-p40")
-CAPACITY = ("10%", "25%", "40%", "60%", "80%")
-EVICTION = ("lru", "lfu", "lfru", "min")
-PREFETCH = ("none", "previous-token", "oracle")
+from expert_residency.sim.choices.spec import CAPACITY_WAYS
+
+AXES: dict[str, Sequence[Any]] = {
+    "hardware": ("rtx-5070", "rtx-5060ti", "tesla-p40"),
+    "capacity": ("10%", "25%", "40%", "60%", "80%"),
+    "eviction": ("lru", "lfu", "lfru", "min"),
+    "prefetch": ("none", "previous-token", "oracle"),
+}
+MISS = "fetch"
 PASSES = 200
 """Enough for rankings to settle, few enough for minutes."""
 
@@ -20,32 +25,44 @@ def default_sweep(
     *,
     format: str | None = None,  # noqa: A002 - the word that users type
     model: str | None = None,
-    hardware: Sequence[str] = (),
-    capacity: Sequence[str] = (),
-    eviction: Sequence[str] = (),
-    prefetch: Sequence[str] = (),
-    miss: str = "fetch",
     passes: int | None = PASSES,
+    **choices: Sequence[Any],
 ) -> str:
-    """Text of a sweep file over machines, capacities and policies; empty choices take this module's defaults."""
+    """Text of a sweep file over machines, capacities and policies.
+
+    Parameters
+    ----------
+    trace, format, model
+        The trace, and what its format may need.
+    passes
+        First so many; None for all.
+    choices
+        Alternatives of any choice of a run; this module's where there are none. Several make an axis.
+
+    Returns
+    -------
+    str
+        TOML.
+    """
     path = trace if trace.startswith("bundled:") else str(Path(trace).absolute())
     ref = {
         key: value for key, value in (("path", path), ("format", format), ("model", model)) if value is not None
     }
-    axes = {
-        "hardware": hardware or HARDWARE,
-        "capacity": capacity or CAPACITY,
-        "eviction": eviction or EVICTION,
-        "prefetch": prefetch or PREFETCH,
+    given = {key: list(values) for key, values in choices.items() if values}
+    named = given.keys() & CAPACITY_WAYS.keys()
+    axes = {key: values for key, values in AXES.items() if not (named and key == "capacity")} | given
+    constants = {"miss": MISS} | {
+        key: axes.pop(key)[0] for key in [*axes] if key not in AXES and len(axes[key]) == 1
     }
     lines = ['name = "' + Path(trace).name.replace('"', "'") + '"', 'misfits = "record"', "", "[traces.trace]"]
     lines += [f"{key} = {_toml(value)}" for key, value in ref.items()]
-    lines += ["", "[constants]", f"miss = {_toml(miss)}"]
+    constants = {key: value for key, value in constants.items() if key not in axes}
+    lines += ["", "[constants]", *(f"{key} = {_toml(value)}" for key, value in constants.items())]
     lines += [f"passes = {passes}"] if passes else []
     lines += ["", "[axes]", *(f"{axis} = {_toml(list(values))}" for axis, values in axes.items())]
     return "\n".join(lines) + "\n"
 
 
 def _toml(value: Any) -> str:
-    # Strings and lists of strings look the same in JSON and TOML.
+    # Strings, numbers, flags and lists of them look the same in JSON and TOML.
     return json.dumps(value, ensure_ascii=False)

@@ -6,14 +6,13 @@ A row holds nothing that differs between two runs of the same cell: no clock, no
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_type_hints
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from expert_residency.policies import create, sees_future
 from expert_residency.sim.choices.preset import load_engine
-from expert_residency.sim.choices.spec import RunSpec
+from expert_residency.sim.choices.spec import FIELDS, RunSpec
 from expert_residency.sim.sweep.cells import Cell
-from expert_residency.sim.sweep.spec import RUN
 from expert_residency.sim.timed.binding import binding_sentence
 from expert_residency.sim.timed.result import CAUSES, TIERS, RunResult
 from expert_residency.traces import RoutingTrace
@@ -35,16 +34,13 @@ class Column:
     meaning: str
 
 
-POLICY_COLUMNS = tuple(name for name in RUN if name not in ("hardware", "layers_each"))
+POLICY_COLUMNS = tuple(name for name in FIELDS if name not in ("hardware", "capacity", "layers_each"))
 """Choices of `RunSpec` that are columns as they are."""
 
 
 def _choice(name: str) -> Column:
-    hint = str(get_type_hints(RunSpec)[name])
-    kind = next((kind for word, kind in (("bool", "bool"), ("int", "int64"), ("float", "double")) if word in hint),
-                "string")  # fmt: skip
-    unit = next((unit for unit in ("bytes", "us") if name.endswith(f"_{unit}")), "")
-    return Column(name, kind, unit, f"`{name}` as chosen; null: the default")
+    choice = FIELDS[name]
+    return Column(name, choice.kind.column, choice.unit, f"`{name}` as chosen; null: the default")
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -59,7 +55,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("hardware", "string", "", "machine profiles, one a card, joined by `+`"),
     Column("cards", "int16", "cards", "how many"),
     Column("layers_each", "string", "layers", "MoE layers of each card, joined by `+`; null: all on the first"),
-    Column("scope", "string", "", "`global` or `layer`"),
+    Column("scope", "string", "", "`global`, `layer` or `layer:PLACEMENT`"),
     Column("slots_per_layer", "int32", "experts", "as chosen, null if the capacity is in bytes"),
     Column("capacity_bytes", "int64", "bytes", "room for experts on all cards together"),
     *map(_choice, POLICY_COLUMNS),
@@ -129,7 +125,7 @@ def cell_row(cell: Cell, result: Row) -> Row:
         "hardware": "+".join(spec.hardware),
         "cards": len(spec.hardware),
         "layers_each": None if spec.layers_each is None else "+".join(map(str, spec.layers_each)),
-        "scope": spec.capacity.scope,
+        "scope": spec.capacity.scope_words,
         "slots_per_layer": spec.capacity.slots_per_layer,
         "miss": spec.miss or load_engine(spec.engine).miss,
         "placement": spec.placement or create("eviction", spec.eviction).default_placement,
@@ -142,7 +138,10 @@ def room_row(trace: RoutingTrace, spec: RunSpec) -> Row:
     geometry = trace.geometry
     each = spec.layers_each or (geometry.n_layers,) + (0,) * (len(spec.hardware) - 1)
     layer_card = [card for card, n in enumerate(each) for _ in range(n)]
-    room = sum(spec.capacity.per_scope(geometry, layer_card))
+    capacity = spec.capacity  # quotas share out a card's bytes, and add none
+    if capacity.quotas != "equal":
+        capacity = replace(capacity, scope="global", quotas="equal")
+    room = sum(capacity.per_scope(geometry, layer_card))
     return {
         "passes": trace.n_passes,
         "model": geometry.label,

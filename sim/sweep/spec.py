@@ -12,7 +12,7 @@ excluded ones, the last axis changing fastest::
 
     [axes]
     hardware = ["rtx-5070", ["tesla-p40", "tesla-p40"]]
-    capacity = ["2GiB", "4GiB", "25%"]             # bytes with a unit, or a share of the experts of each card
+    capacity = ["2GiB", "25%", "32/layer", "auto"] # in the words of `sim.choices.capacity`
     eviction = ["lru", "lfu"]
 
     [[exclude]]                                    # every cell that agrees with all of these
@@ -27,7 +27,6 @@ excluded ones, the last axis changing fastest::
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -35,16 +34,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from expert_residency.errors import SimError, SweepError
-from expert_residency.sim.choices.spec import RunSpec
+from expert_residency.sim.choices.spec import CHOICES as RUN_CHOICES
 from expert_residency.text import problems
 from expert_residency.toml import load
 
-ROOM = ("capacity", "slots_per_layer", "scope")
-"""Choices that make up `RunSpec.capacity`."""
 OWN = ("trace", "scenario", "passes", "model")
 """Choices that are the sweep's own: which trace, how many of its passes, with which model's byte sizes."""
-RUN = tuple(f.name for f in fields(RunSpec) if f.name != "capacity")
-CHOICES = (*OWN, *ROOM, *RUN)
+CHOICES = (*OWN, *RUN_CHOICES)
 """Everything that may be an axis, a constant, part of a scenario, or of an exclusion."""
 
 Choices = dict[str, Any]
@@ -186,8 +182,6 @@ def _matches(choices: Choices, rule: Choices) -> bool:
 __all__ = [
     "CHOICES",
     "OWN",
-    "ROOM",
-    "RUN",
     "Choices",
     "SweepError",
     "SweepFile",
