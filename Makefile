@@ -20,10 +20,10 @@ $(VENV)/.installed-test: $(VENV)/.installed
 demo: $(VENV)/.installed
 	$(BIN)/residency demo
 
-test: $(VENV)/.installed-test
+test: $(VENV)/.installed-test links
 	$(BIN)/python -m pytest -n 2 --benchmark-disable
 
-test-slow: $(VENV)/.installed-test
+test-slow: $(VENV)/.installed-test links
 	$(BIN)/python -m pytest -n 2 --benchmark-disable -m slow
 	$(BIN)/python -m pytest --benchmark-disable -m measured -rs --log-cli-level=INFO
 

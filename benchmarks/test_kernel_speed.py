@@ -182,11 +182,11 @@ def test_cost_grows_no_faster_than_the_logarithm_of_the_capacity(name, most):
 COMPILE = """
 import sys, time
 import numpy as np
-import sim.kernel.compiler.views
+import expert_residency.sim.kernel.compiler.views
 from expert_residency.policies import create
 from expert_residency.policies.protocol import Pool
-from expert_residency.sim.kernel.future import future_arrays
-from expert_residency.sim.kernel.replay import ReplayKernel, StepArrays
+from expert_residency.sim.kernel.counts.future import future_arrays
+from expert_residency.sim.kernel.counts.replay import ReplayKernel, StepArrays
 
 ones = np.ones(100)
 steps = StepArrays.of(np.arange(101), ones * 0, np.arange(100), np.arange(100), ones, ones, ones * 0)

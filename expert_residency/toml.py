@@ -154,7 +154,7 @@ class Shelf:
             return data
         where = self.where(name)
         if not isinstance(base, str):
-            raise self.error(f"base is {base!r}, expected the name or path of a {self.what}", path=where)
+            raise self.error(f"base is {base!r}, expected a name or path ({self.what})", path=where)
         if depth == _MAX_BASES:
             raise self.error(f"more than {_MAX_BASES} bases on top of each other; is there a circle?", path=where)
         if is_path(base):

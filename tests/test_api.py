@@ -46,7 +46,9 @@ def test_the_verbs_are_functions_with_a_typed_signature() -> None:
         assert all(p.annotation is not inspect.Parameter.empty for p in signature.parameters.values())
 
 
+@pytest.mark.slow
 def test_a_type_checker_sees_the_names_and_what_they_take(tmp_path: Path) -> None:
+    pytest.importorskip("mypy", reason="mypy comes with the extra lint")
     code = tmp_path / "user.py"
     code.write_text(
         "import expert_residency as er\n"

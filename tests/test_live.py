@@ -209,7 +209,7 @@ def test_the_card_engine_does_what_the_schedule_says(
     With all that was copied ahead landed it is computed with the residents, else behind its copies.
     """
     pytest.importorskip("numba", reason="the CPU pool needs numba")
-    import hwmodels.live.engine as module
+    import expert_residency.hwmodels.executor.engine as module
 
     trace = small_geometry(trace)
     log: list[tuple[Any, ...]] = []

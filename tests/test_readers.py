@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import traces.readers.base as base
+import expert_residency.traces.readers.base as base
 from expert_residency.traces import (
     Phase,
     RoutingTrace,
@@ -182,7 +182,9 @@ def test_unknown_contents_and_options(tmp_path: Path) -> None:
     path.write_text("The quick brown fox\n")
     assert "not a trace in a known format" in refused(path)
     files = write_all(tmp_path)
-    with pytest.raises(TraceError, match="format strata has no option 'promt_tokens' \\(it has: prompt_tokens\\)"):
+    with pytest.raises(
+        TraceError, match="format strata: unknown option 'promt_tokens'; did you mean prompt_tokens"
+    ):
         read_trace(files["strata"], model=SMALL, promt_tokens=1)
 
 

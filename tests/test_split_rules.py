@@ -342,7 +342,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("more", "message"),
         [
-            (("--gpu", "tesla-p41"), "no hardware profile 'tesla-p41'"),
+            (("--gpu", "tesla-p41"), "unknown hardware profile 'tesla-p41'; did you mean tesla-p40"),
             (("--gpu", "tesla-p40", "--host", "swap"), "unknown host mode 'swap' (known: arena, mmap, resi"),
             (("--gpu", "tesla-p40", "--count", "x"), "--count x: expected a number of cards, or a range as 1..3"),
             (("--gpu", "tesla-p40", "--ram", "64"), "size 64 has no unit"),
