@@ -507,12 +507,12 @@ def fill(folder: Path) -> None:
     said(["placement", str(folder / "small.parquet"), "--slots", "150", "--first", "2", "--out", profile])
 
 
-def said(words: list[str]) -> str:
+def said(words: list[str], columns: int = 100) -> str:
     """What a command prints."""
     with (
         mock.patch.object(sys, "argv", ["residency"]),
         mock.patch.dict(vars(sys.modules["__main__"]), {"__package__": ""}),  # else help names this program
-        mock.patch.dict("os.environ", {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}),
+        mock.patch.dict("os.environ", {"COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"}),
         redirect_stdout(io.StringIO()) as out,
     ):
         try:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from expert_residency.files import check_output, check_picture, write_text
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from expert_residency.sim.cli.tables import table as table
 
 
 def writable(path: Path | None) -> Path | None:
@@ -90,20 +88,6 @@ def percent(value: float | None, digits: int = 2) -> str:
 def number(value: float | None, digits: int = 2) -> str:
     """`12.34`, or `n/a`."""
     return "n/a" if value is None else f"{value:,.{digits}f}"
-
-
-def table(title: str | None, columns: list[str], *, left: int = 1) -> Table:
-    """A rich table whose first `left` columns hold text and the others numbers, which are never cut."""
-    from rich import box
-    from rich.table import Table
-
-    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for i, column in enumerate(columns):
-        if i < left:
-            made.add_column(column, overflow="fold", no_wrap=i == 0)
-        else:
-            made.add_column(column, justify="right", min_width=6, overflow="fold")
-    return made
 
 
 def show(*parts: Any) -> None:

@@ -52,7 +52,7 @@ def demo(
                 "link %",
                 "CPU %",
                 "in flight %",
-                "headroom captured %",
+                ("headroom captured %", "headroom %"),
             ],
         )
         ranked = sorted(here.values(), key=lambda run: run.result.decode_ns)

@@ -43,8 +43,6 @@ def list_things(
         return
     columns = list(rows[0])
     shown = table(None, columns, left=len(columns))
-    for column in shown.columns[1:]:
-        column.no_wrap = False
     for row in rows:
         shown.add_row(*(_text(row[column]) for column in columns))
     show(shown)

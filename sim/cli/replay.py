@@ -168,7 +168,7 @@ def _show(
 
     one = next(iter(results.values()))
     names = [name for name in ("prefill", "decode", "verify") if name in one.phases]
-    columns = ["policy", "hit % (distinct)", "hit % (routed)"]
+    columns: list[str | tuple[str, str]] = ["policy", "hit % (distinct)", "hit % (routed)"]
     columns += [f"{name} %" for name in names] + [f"{name} % (routed)" for name in names]
     columns += [f"after {warmup} passes %"] if warmup else []
     columns += ["evictions", "read GiB", "misses / optimum"]

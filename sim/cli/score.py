@@ -183,8 +183,9 @@ def print_ceilings(found: list[Ceiling]) -> None:
     from expert_residency.sim.studies.headroom import binding_limit
     from expert_residency.sim.timed.binding import binding_sentence
 
-    shown = table("how fast could it be: one limit lifted at a time", ["lifted", "tokens/s", "gain"])
-    shown.add_column("then what binds is")
+    binds = "then what binds is"
+    title = "how fast could it be: one limit lifted at a time"
+    shown = table(title, ["lifted", "tokens/s", "gain", binds], also_text=(binds,))
     now = time_ns(found[0].result)
     for ceiling in found:
         shown.add_row(

@@ -227,7 +227,7 @@ def _show(found: SplitStudy, trace: RoutingTrace) -> None:
         f"{question.model}, {question.miss} misses, context {question.context:,}, "
         f"headroom {report.in_gb(question.headroom_bytes)} GB; sizes are GB of experts",
         ["cards", "quant", "host", "layers", "VRAM", "RAM", "RAM needed", "hits %", "tok/s", "by"],
-        left=4,
+        left=4, also_text=("by",),
     )  # fmt: skip
     for answer in found.answers:
         placement, ram = answer.placement, report.ram_bytes(answer)

@@ -120,13 +120,16 @@ def _print_cases(cases: list[Case]) -> None:
 
 def _print_groups(summaries: list[Summary]) -> None:
     columns = ["group", "use", "cases", "median error %", "worst %", "bias %", "wrong order", "limit", "target"]
-    shown = table("errors; limit and target: median, worst, wrong order in %", [*columns, ""], left=2)
+    shown = table(
+        "errors; limit and target: median, worst, wrong order in %", [*columns, "reached"], left=2,
+        also_text=("reached",),
+    )  # fmt: skip
     for one in summaries:
         missed = one.target is not None and bool(one.over(one.target))
         shown.add_row(
             one.group, one.use, str(one.cases), percent(one.median, 1), percent(one.worst, 1),
             f"{100 * one.bias:+.1f}", f"{one.wrong} of {one.pairs:,}", _bounds(one.limit), _bounds(one.target),
-            "not reached" if missed else "reached" if one.target else "",
+            "no" if missed else "yes" if one.target else "",
         )  # fmt: skip
     show(shown)
 
