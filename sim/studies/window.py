@@ -149,7 +149,7 @@ def lookahead_cost(
             rank = np.where(known, next_use, t + horizon + np.minimum(t - last_use, 1 << 29))
             rank[~resident] = -1
             rank[keys] = -1
-            resident[np.argpartition(rank, n_keys - short)[n_keys - short :]] = False
+            resident[np.argsort(-rank, kind="stable")[:short]] = False  # of equal ones the lower key leaves
         resident[wanted] = True
         copies += len(wanted)
         moved += int(size_of[wanted].sum())
