@@ -40,6 +40,10 @@ class PolicyError(UserError):
     """A policy name or parameter that is not valid; the message lists what is."""
 
 
+class PolicyFaultError(PolicyError):
+    """A policy that breaks its protocol: the message names it, and no result is given."""
+
+
 class SimError(UserError):
     """Choices of a run that are not valid."""
 

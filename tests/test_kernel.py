@@ -173,8 +173,8 @@ def last_miss_first():
     """The loop with the misses of an event admitted from the last to the first."""
     source = inspect.getsource(loop.replay_steps)
     changed = source.replace(
-        "for i in range(n):\n            key = keys[lo + misses[i]]",
-        "for i in range(n):\n            key = keys[lo + misses[n - 1 - i]]",
+        "for i in range(chosen):\n            key = keys[lo + misses[i]]",
+        "for i in range(chosen):\n            key = keys[lo + misses[chosen - 1 - i]]",
     )
     assert changed != source
     scope = dict(vars(loop))

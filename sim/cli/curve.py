@@ -60,6 +60,7 @@ def curve(
     from expert_residency.policies import available, create, sees_future
     from expert_residency.sim.choices.capacity import Capacity
     from expert_residency.sim.runs.curve import even_capacities, hit_curve
+    from expert_residency.sim.runs.optimum import check_bound
     from expert_residency.sim.runs.steps import Steps
 
     asked = list(dict.fromkeys([*(eviction or available("eviction")), *BOUNDS]))
@@ -77,6 +78,10 @@ def curve(
         )
         for spec in asked
     }  # fmt: skip
+    for i, room in enumerate(capacities):
+        counted = {spec: found[i].phases["all"] for spec, found in curves.items()}
+        missed = {spec: every.distinct - every.distinct_hits for spec, every in counted.items()}
+        check_bound(recorded, room, missed, admission=admission)
     present = list(curves["min"][0].phases)
     phase = phase or ("decode" if "decode" in present else "all")
     if phase not in present:

@@ -109,6 +109,7 @@ def _whole(
     recorded: RoutingTrace, asked: list[str], room: Capacity, admission: str, options: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, ReplayResult]]:
     """Facts of the trace, and one result a policy; the steps and what oracles know are made once."""
+    from expert_residency.sim.runs.optimum import check_bound
     from expert_residency.sim.runs.replay import compulsory_bound, matches_engine, replay
     from expert_residency.sim.runs.steps import Steps
 
@@ -119,6 +120,9 @@ def _whole(
         )
         for spec in asked
     }
+    if options["contract"] == "event" and options["oversize"] == "waves":
+        missed = {spec: int((result.hits == 0).sum()) for spec, result in results.items()}
+        check_bound(recorded, room, missed, admission=admission, placement=options["placement"])
     agreements = {}
     if recorded.row_residency is not None:
         for spec, result in results.items():

@@ -2,15 +2,16 @@
 
 Both the replay and the timed engine drive this class, so that they cannot disagree on a decision.
 
-Invariants, checked by the property tests: bytes used never exceed a scope's capacity; a protected key never
-leaves; an event larger than its scope is served in waves and its own members then make room for each other.
+Invariants: bytes used never exceed a scope's capacity; a protected key never leaves; an event larger than its
+scope is served in waves and its own members then make room for each other. What policies answer is checked in
+every run (`sim.residency.laws`), the rest by the property tests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from expert_residency.errors import MisfitError
+from expert_residency.errors import MisfitError, PolicyFaultError
 from expert_residency.hwmodels.units import format_bytes
 from expert_residency.policies.protocol import (
     AdmissionPolicy,
@@ -23,6 +24,18 @@ from expert_residency.policies.protocol import (
     Pool,
 )
 from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.residency.laws import (
+    SWAP_NO_KEY,
+    TOO_MANY,
+    TOO_MANY_SWAPS,
+    fault_of,
+    miss_fault,
+    ranked_by,
+    swap_fault,
+    swap_key,
+    swap_keys_fault,
+    victim_fault,
+)
 from expert_residency.traces import ModelGeometry
 
 LISTS = Lists()
@@ -165,6 +178,8 @@ class CachePool:
         self._learn = eviction.learn
         self._victim = eviction.victim
         self._misses = [0] * pool.keys
+        self._let_in = [-1] * pool.keys
+        """Event of which each position was let in last."""
 
     def place(self, ranked: Iterable[int]) -> list[int]:
         """Fill empty room with keys in rank order, hottest first; returns those that fit."""
@@ -192,7 +207,13 @@ class CachePool:
                 misses[n] = i
                 n += 1
         self.admission.learn(self.admission_state, event)
-        return misses[: self.admission.select(self.admission_state, event, misses, n)]
+        chosen = self.admission.select(self.admission_state, event, misses, n)
+        if not 0 <= chosen <= n:
+            raise self._fault(TOO_MANY, chosen)
+        for position in misses[:chosen]:
+            if fault := miss_fault(position, event.hits, self._let_in, event.number):
+                raise self._fault(fault, position)
+        return misses[:chosen]
 
     def admit(self, key: int, index: int, *, forced: bool = True) -> bool:
         """Make room for `key` and insert it; False if it is turned away. `evicted` lists who left.
@@ -222,6 +243,7 @@ class CachePool:
             return False
         tick = index + 1 if self.eviction.may_evict_members else index
         while self.used[scope] + size > capacity:
+            allowed = tick
             victim = self._victim(self.state, scope, key, self.guard, tick)
             if victim < 0:
                 if self.overflow:
@@ -229,9 +251,11 @@ class CachePool:
                 if not forced:
                     self.stuck = True
                     return False
-                victim = self._victim(self.state, scope, key, self.guard, index + 1)
+                allowed = index + 1
+                victim = self._victim(self.state, scope, key, self.guard, allowed)
             if victim < 0 or victim == key:
                 return False
+            self._check_victim(victim, scope, allowed)
             if not self.admission.accepts(self.admission_state, key, victim):
                 return False
             self._remove(victim)
@@ -245,6 +269,7 @@ class CachePool:
             victim = self._victim(self.state, scope, -1, self.guard, index)
             if victim < 0:
                 break
+            self._check_victim(victim, scope, index)
             self._remove(victim)
 
     def adapt(self, pass_index: int, newcomers: list[int], victims: list[int]) -> int:
@@ -263,11 +288,27 @@ class CachePool:
         -------
         int
             How many swaps were written.
+
+        Raises
+        ------
+        PolicyFaultError
+            More swaps than experts, or one with what is no expert.
         """
-        return self.admission.pass_done(self.admission_state, pass_index, self.resident, newcomers, victims)
+        n = self.admission.pass_done(self.admission_state, pass_index, self.resident, newcomers, victims)
+        if not 0 <= n <= len(newcomers):
+            raise self._fault(TOO_MANY_SWAPS, n)
+        if place := swap_keys_fault(newcomers, victims, n, self.pool.keys):
+            raise self._fault(SWAP_NO_KEY, newcomers[place - 1] if place > 0 else victims[-place - 1])
+        return n
 
     def swap(self, newcomer: int, victim: int) -> None:
         """Give `newcomer` the slot of `victim` (-1: a free one), as a periodic policy asks."""
+        pool = self.pool
+        freed = pool.size_of[victim] if victim >= 0 else 0
+        if fault := swap_fault(
+            newcomer, victim, self.resident, pool.scope_of, pool.size_of[newcomer], freed, self.used, pool.capacity
+        ):  # fmt: skip
+            raise self._fault(fault, swap_key(fault, newcomer, victim))
         if victim >= 0:
             self._remove(victim)
         self._insert(newcomer)
@@ -276,6 +317,14 @@ class CachePool:
         """Take a resident out whatever the policy thinks: a copy that was cancelled, so no eviction."""
         self._remove(key)
         self.evictions -= 1
+
+    def _check_victim(self, victim: int, scope: int, tick: int) -> None:
+        fault = victim_fault(victim, scope, self.resident, self.pool.scope_of, self.guard, tick)
+        if fault:
+            raise self._fault(fault, victim)
+
+    def _fault(self, fault: int, key: int) -> PolicyFaultError:
+        return fault_of(fault, (self.eviction, self.admission, None), key, self.pool.experts)
 
     def _insert(self, key: int) -> None:
         self.resident[key] = 1
@@ -306,4 +355,4 @@ def start_placement(pool: CachePool, placement: PlacementPolicy, future: Future 
     list[int]
         Keys, hottest first.
     """
-    return pool.place(placement.rank(pool.pool, future if placement.needs_future else None))
+    return pool.place(ranked_by(placement, pool.pool, future))

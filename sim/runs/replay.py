@@ -20,6 +20,7 @@ from expert_residency.policies import create
 from expert_residency.policies.protocol import AdmissionPolicy, Event, EvictionPolicy, PlacementPolicy, Pool
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.kernel import choose
+from expert_residency.sim.residency.laws import ranked_by
 from expert_residency.sim.residency.pool import CachePool, check_room, make_pool, start_placement
 from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.runs.counts import Counted, ReplayResult, count, counted, phase_passes, result_of
@@ -152,7 +153,7 @@ class _Job:
             self.pool, self.eviction, self.admission, future, overflow=self.overflow,
             warmup_passes=self.warmup_passes, lag_passes=self.lag_passes,
         )  # fmt: skip
-        placed = kernel.place(self.placement.rank(self.pool, future if self.placement.needs_future else None))
+        placed = kernel.place(ranked_by(self.placement, self.pool, future))
         hits = self._in_order(kernel.feed(steps.arrays))
         passes = phase_passes(trace, self.warmup_passes)
         return counted(kernel, passes, hits, len(placed))

@@ -21,6 +21,7 @@ from expert_residency.sim.choices.preset import MISS_MODES, EnginePreset, load_e
 from expert_residency.sim.choices.spec import START_STATES, RunSpec
 from expert_residency.sim.kernel import choose_timed
 from expert_residency.sim.residency.future import kept_with, make_future
+from expert_residency.sim.residency.laws import ranked_by
 from expert_residency.sim.residency.pool import LISTS, CachePool, check_room, make_pool
 from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.timed.engine import Policies, SimPyEngine
@@ -94,7 +95,7 @@ def prepare(
     pool = _pool(trace, spec, machine)
     _check_vram(machine, trace.geometry, pool.capacity, spec, chosen.insertion.staging_slots)
     cache = CachePool(pool, eviction, admission, chosen.future, alloc=recorder or alloc)
-    ranked = placement.rank(pool, chosen.future if placement.needs_future else None)
+    ranked = ranked_by(placement, pool, chosen.future)
     placed = cache.place(ranked)
     host_plan = plan_host(trace.geometry, machine.host, spec.host, on_card=placed, ranked=ranked)
     cached = _page_cache(spec, machine.host, trace.geometry, host_plan, page_cache)

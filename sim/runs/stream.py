@@ -16,6 +16,7 @@ from expert_residency.policies import create
 from expert_residency.policies.protocol import AdmissionPolicy, EvictionPolicy, PlacementPolicy
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.kernel import choose
+from expert_residency.sim.residency.laws import ranked_by
 from expert_residency.sim.residency.pool import check_room, make_pool
 from expert_residency.sim.runs.counts import ReplayResult, counted, phase_passes, result_of
 from expert_residency.sim.runs.steps import Steps
@@ -70,7 +71,7 @@ def replay_stream(
         kernel = ReplayKernel(pool, eviction, admission, overflow=overflow, warmup_passes=warmup_passes)
         policies.append(eviction)
         kernels.append(kernel)
-        placed.append(len(kernel.place(start.rank(pool, None))))
+        placed.append(len(kernel.place(ranked_by(start, pool, None))))
     passes = np.zeros((2, len(Phase)), dtype=np.int64)
     done = 0
     for part in parts:

@@ -14,6 +14,7 @@ from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.residency.quotas import share_out
+from expert_residency.sim.runs.optimum import check_bound
 from expert_residency.sim.runs.replay import replay
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.studies.score import Score, ScoredRun, score
@@ -198,6 +199,7 @@ def miss_gap(
     for who, gate in ((eviction, admission), ("belady", "always"), ("min", "always")):
         hits = replay(trace, who, capacity, admission=gate, placement=start).hits
         missed.append(int((hits == 0).sum()))
+    check_bound(trace, capacity, {eviction: missed[0], "min": missed[2]}, admission=admission, placement=start)
     return MissGap(trace.n_lookups, *missed)
 
 

@@ -11,6 +11,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from expert_residency.policies.protocol import Event, Ints
+from expert_residency.sim.residency.laws import (
+    NO_MISS,
+    SWAP_NO_KEY,
+    TOO_MANY,
+    TOO_MANY_SWAPS,
+    miss_fault,
+    swap_fault,
+    swap_key,
+    swap_keys_fault,
+    victim_fault,
+)
 from expert_residency.sim.timed.rules import extra_waves
 
 if TYPE_CHECKING:
@@ -30,7 +41,8 @@ if TYPE_CHECKING:
     )
 
 DISTINCT, DISTINCT_HITS, ROUTED, ROUTED_HITS, COMPULSORY, MISS_BYTES, N_COUNTERS = range(7)
-EVICTIONS, ADMITTED_BYTES, WAVES, N_TOTALS = range(4)
+EVICTIONS, ADMITTED_BYTES, WAVES, FAULT, FAULT_KEY, N_TOTALS = range(6)
+"""FAULT: what a policy broke (`sim.residency.laws`), and FAULT_KEY what it is about; the replay then stops."""
 AHEAD = 16
 """Look-ups between asking for a key's cache line and using it."""
 N_PHASES = 3
@@ -74,6 +86,8 @@ class Cache(NamedTuple):
     sizes: Ints
     """Different sizes of experts, bytes."""
     misses: Ints
+    let_in: Ints
+    """(keys,) step in which each position of an event was let in last."""
     roomy: int
     """Experts of any size that every scope has room for: larger events may need waves."""
     members_may_leave: int
@@ -172,8 +186,15 @@ def replay_steps(table: Ints) -> None:
         )  # fmt: skip
         evict_learn(evict, event)
         admit_learn(admission, event)
-        n = admit_select(admission, event, misses, n)
-        for i in range(n):
+        chosen = admit_select(admission, event, misses, n)
+        if chosen < 0 or chosen > n:
+            totals[FAULT], totals[FAULT_KEY] = TOO_MANY, chosen
+            return
+        for i in range(chosen):
+            if miss_fault(misses[i], event.hits, cache.let_in, e) > 0:
+                totals[FAULT], totals[FAULT_KEY] = NO_MISS, misses[i]
+                return
+        for i in range(chosen):
             key = keys[lo + misses[i]]
             if resident[key] == 0 and _admit(cache, totals, evict, admission, key, e):
                 totals[ADMITTED_BYTES] += sizes[kind_of[key]]
@@ -181,6 +202,8 @@ def replay_steps(table: Ints) -> None:
             _trim(cache, totals, evict, cache.scope_of[keys[lo]], e)
         if periodic == 1 and (e + 1 == n_steps or steps.passes[e + 1] != at):
             _pass_done(cache, between, totals, evict, admission, number)
+        if totals[FAULT] > 0:
+            return
     _book(counters, bucket, distinct, distinct_hits, routed, routed_hits, compulsory, missed_bytes)
 
 
@@ -213,7 +236,19 @@ def _pass_done(cache: Cache, between: Between, totals: Ints, evict: Any, admissi
     for i in range(lands[1]):
         between.pending[newcomers[i]] = 0
     n = admit_pass_done(admission, number, cache.resident, newcomers, victims)
+    if n < 0 or n > len(newcomers):
+        totals[FAULT], totals[FAULT_KEY] = TOO_MANY_SWAPS, n
+        return
+    place = swap_keys_fault(newcomers, victims, n, len(cache.resident))
+    if place != 0:
+        totals[FAULT] = SWAP_NO_KEY
+        totals[FAULT_KEY] = newcomers[place - 1] if place > 0 else victims[-place - 1]
+        return
     for i in range(n):
+        fault = _swap_fault(cache, newcomers[i], victims[i])
+        if fault > 0:
+            totals[FAULT], totals[FAULT_KEY] = fault, swap_key(fault, newcomers[i], victims[i])
+            return
         if victims[i] >= 0:
             _remove(cache, totals, evict, victims[i])
         _insert(cache, evict, newcomers[i])
@@ -231,12 +266,16 @@ def _admit(cache: Cache, totals: Ints, evict: Any, admission: Any, key: int, ste
         return False
     tick = step + cache.members_may_leave
     while cache.used[scope] + size > capacity:
+        allowed = tick
         victim = evict_victim(evict, scope, key, cache.guard, tick)
         if victim < 0:
             if cache.overflow == 1:
                 break
-            victim = evict_victim(evict, scope, key, cache.guard, step + 1)
+            allowed = step + 1
+            victim = evict_victim(evict, scope, key, cache.guard, allowed)
         if victim < 0 or victim == key:
+            return False
+        if not _lawful(cache, totals, victim, scope, allowed):
             return False
         if not admit_accepts(admission, key, victim):
             return False
@@ -249,9 +288,26 @@ def _trim(cache: Cache, totals: Ints, evict: Any, scope: int, step: int) -> None
     """`CachePool.trim`."""
     while cache.used[scope] > cache.capacity[scope]:
         victim = evict_victim(evict, scope, cache.nobody, cache.guard, step)
-        if victim < 0:
+        if victim < 0 or not _lawful(cache, totals, victim, scope, step):
             break
         _remove(cache, totals, evict, victim)
+
+
+def _lawful(cache: Cache, totals: Ints, victim: int, scope: int, tick: int) -> bool:
+    """Whether the victim may leave; if not, the fault is booked."""
+    fault = victim_fault(victim, scope, cache.resident, cache.scope_of, cache.guard, tick)
+    if fault > 0:
+        totals[FAULT], totals[FAULT_KEY] = fault, victim
+        return False
+    return True
+
+
+def _swap_fault(cache: Cache, newcomer: int, victim: int) -> int:
+    """`swap_fault`, with sizes by kind."""
+    return swap_fault(
+        newcomer, victim, cache.resident, cache.scope_of, _size(cache, newcomer),
+        _size(cache, victim) if victim >= 0 else 0, cache.used, cache.capacity,
+    )  # fmt: skip
 
 
 def _size(cache: Cache, key: int) -> int:

@@ -17,6 +17,7 @@ from expert_residency.policies.protocol import AdmissionPolicy, EvictionPolicy, 
 from expert_residency.sim.kernel.compiler.link import compile_loop, run_kernel
 from expert_residency.sim.kernel.compiler.state import NARROW_MOST, Flat, Recorder, state_function
 from expert_residency.sim.kernel.counts import loop
+from expert_residency.sim.residency.laws import fault_of
 from expert_residency.sim.residency.pool import fitting
 
 MOST_STEPS = NARROW_MOST - 1
@@ -113,6 +114,7 @@ class ReplayKernel:
         lag_passes: int = 1,
     ) -> None:
         self._policies = (type(eviction), type(admission))
+        self._judged = (eviction, admission, None)
         self._warmup = warmup_passes
         self._recorder = recorder = Recorder(pool.keys)
         size_of = array("q", pool.size_of)
@@ -127,6 +129,7 @@ class ReplayKernel:
         recorder.pack((resident, seen, guard, kind_of, pool.scope_of), evict, admit)
         self._evict, self._admit = Flat(evict, recorder), Flat(admit, recorder)
         self._guard = recorder.array(guard)
+        self._let_in = _zeros(pool.keys)
         self.cache = loop.Cache(
             resident=recorder.array(resident),
             seen=recorder.array(seen),
@@ -137,6 +140,7 @@ class ReplayKernel:
             kind_of=kind_of,
             sizes=sizes.tolist(),
             misses=_zeros(pool.keys),
+            let_in=self._let_in,
             roomy=min(pool.capacity) // max(1, int(sizes[-1])),
             members_may_leave=int(eviction.may_evict_members),
             overflow=int(overflow),
@@ -172,10 +176,13 @@ class ReplayKernel:
         ------
         SimError
             The policies cannot be compiled or raise something, or there are more than `MOST_STEPS` steps.
+        PolicyFaultError
+            A policy breaks its protocol.
         """
         if len(steps.layers) > MOST_STEPS:
             raise SimError(f"{len(steps.layers)} steps at once are too many: feed at most {MOST_STEPS} at a time")
         hits = _zeros(len(steps.keys), np.int8)
+        self._let_in.fill(-1)
         self._guard.fill(-1)  # what was protected is not any more, and steps are counted from here
         view = loop.Steps(
             self._done[0], self._done[1], steps.first_pass, steps.offsets, steps.layers, steps.passes, steps.keys,
@@ -187,6 +194,8 @@ class ReplayKernel:
         table = np.array(job.table + self._evict.table + self._admit.table, dtype=np.int64)
         names = " or ".join(policy.name for policy in self._policies)
         run_kernel(kernel, table.ctypes.data, lambda: f"policy {names}")
+        if fault := int(self.totals[loop.FAULT]):
+            raise fault_of(fault, self._judged, int(self.totals[loop.FAULT_KEY]), self.pool.experts)
         self._placed = self._placed[:0]
         self._done = [self._done[0] + len(steps.layers), self._done[1] + len(steps.keys)]
         return hits

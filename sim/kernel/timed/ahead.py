@@ -10,7 +10,7 @@ from expert_residency.policies.structures import push_back, unlink
 from expert_residency.sim.kernel.timed.copies import cancel, hold, leave_ring, let_go
 from expert_residency.sim.kernel.timed.host import NOBODY, read, source
 from expert_residency.sim.kernel.timed.landings import ask
-from expert_residency.sim.kernel.timed.residency import admit, under_way, waste
+from expert_residency.sim.kernel.timed.residency import admit, broke, under_way, waste
 from expert_residency.sim.kernel.timed.tables import (
     ACTIVE_READS,
     INTO_RING,
@@ -34,6 +34,7 @@ from expert_residency.sim.kernel.timed.tables import (
     WASTED_BYTES,
     RunTables,
 )
+from expert_residency.sim.residency.laws import AHEAD_NO_KEY, TOO_MANY_AHEAD
 from expert_residency.sim.timed.channels.copy_engine import CANCELLED, COPYING, DONE, PREFETCH
 from expert_residency.sim.timed.host.plan import PAGE_CACHE
 
@@ -46,9 +47,15 @@ def propose(run: RunTables, tick: int) -> None:
     ahead, slots, stats, v, rules = run.ahead, run.slots, run.found.stats, run.v, run.rules
     v[SERIAL] += 1
     n = call(run.calls.ahead_code, run.calls.ahead_table, PROPOSE, 0, 0, 0)
+    if n < 0 or n > len(ahead.keys):
+        broke(run, TOO_MANY_AHEAD, n)
+        return
     stats[PROPOSED] += n
     for i in range(n):
         key, deadline = ahead.keys[i], ahead.deadlines[i]
+        if key < 0 or key >= len(slots.size_of):
+            broke(run, AHEAD_NO_KEY, key)
+            return
         if slots.resident[key] == 1:
             if slots.guard[key] < deadline:
                 slots.guard[key] = deadline

@@ -12,7 +12,7 @@ from expert_residency.sim.kernel.timed.ahead import take
 from expert_residency.sim.kernel.timed.copies import add_copy, drop_stale, new_batch, promote
 from expert_residency.sim.kernel.timed.host import read, source
 from expert_residency.sim.kernel.timed.landings import ask, send
-from expert_residency.sim.kernel.timed.residency import admit, missed, under_way, wanted
+from expert_residency.sim.kernel.timed.residency import admit, broke, missed, under_way, wanted
 from expert_residency.sim.kernel.timed.tables import (
     ADMITTED,
     CPU_WORK,
@@ -48,6 +48,7 @@ from expert_residency.sim.kernel.timed.tables import (
     WELCOME,
     RunTables,
 )
+from expert_residency.sim.residency.laws import NO_MISS, TOO_MANY, miss_fault
 from expert_residency.sim.timed.channels.copy_engine import ADAPT, DEMAND, DONE
 from expert_residency.sim.timed.host.plan import DISK, PAGE_CACHE, PINNED
 from expert_residency.sim.timed.result import T_CPU_PINNED, T_DISK, T_IN_FLIGHT, T_PCIE, T_VRAM, TIERS
@@ -109,6 +110,13 @@ def decide(run: RunTables, card: int, phase: int) -> None:
     if calls.admit_learns == 1:
         call(calls.admit_code, calls.admit_table, LEARN, 0, 0, 0)
     admitted = call(calls.admit_code, calls.admit_table, SELECT, missing, 0, 0)
+    if admitted < 0 or admitted > missing:
+        broke(run, TOO_MANY, admitted)
+        admitted = 0
+    for i in range(admitted):
+        if miss_fault(calls.misses[i], plan.hits[0 : hi - lo], calls.let_in, number) != 0:
+            broke(run, NO_MISS, calls.misses[i])
+            admitted = 0
     if phase == PREFILL and run.rules.prefill_admits == 0:
         admitted = 0
     for i in range(admitted):

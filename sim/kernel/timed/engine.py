@@ -34,6 +34,7 @@ from expert_residency.sim.kernel.timed import tables as t
 from expert_residency.sim.kernel.timed.host import ACTIVE, INACTIVE
 from expert_residency.sim.kernel.timed.layout import SLOT, run_table
 from expert_residency.sim.kernel.timed.walk import run_passes
+from expert_residency.sim.residency.laws import fault_of
 from expert_residency.sim.residency.pool import CachePool
 from expert_residency.sim.timed.host import HostPlan
 from expert_residency.sim.timed.machine import Machine
@@ -75,6 +76,7 @@ class TimedKernel:
         progress: Callable[[int], None] | None = None,
     ) -> None:
         self.trace = trace
+        self._judged = (cache.eviction, cache.admission, policies.prefetch)
         self._host_plan = host_plan
         self._page_cache = page_cache
         self._progress = progress
@@ -119,7 +121,7 @@ class TimedKernel:
         SimError
             Swaps alone are possible, and admission lets misses in.
         PolicyError, CompileError
-            A policy raised something.
+            A policy raised something, or broke its protocol (`PolicyFaultError`).
         """
         table = Table(self.tables)
         kernel = _walk(table.spec)
@@ -132,6 +134,8 @@ class TimedKernel:
             run_kernel(kernel, table.address, self._who_raised)
             if v[t.STATUS] == t.SWAPS_ONLY:
                 raise SimError(self._host_plan.swaps_only)
+            if v[t.STATUS] == t.POLICY_BROKE:
+                raise fault_of(int(v[t.FAULT]), self._judged, int(v[t.FAULT_KEY]), self.trace.geometry.experts)
             if v[t.STATUS] != t.OK:
                 raise CompileError(f"the kernel ran out of room (status {v[t.STATUS]}); the reference runs this")
             if self._progress is not None:

@@ -16,7 +16,7 @@ from expert_residency.sim.kernel.timed.copies import (
 )
 from expert_residency.sim.kernel.timed.host import read, read_by_link, read_ended, segment_done, source
 from expert_residency.sim.kernel.timed.net import DRAM_SERVER, leave, plan_wake, replan, settle, start
-from expert_residency.sim.kernel.timed.residency import slot_landed, swap, under_way
+from expert_residency.sim.kernel.timed.residency import broke, slot_landed, swap, under_way
 from expert_residency.sim.kernel.timed.tables import (
     CHANGED,
     COMPUTE,
@@ -32,6 +32,7 @@ from expert_residency.sim.kernel.timed.tables import (
     MOVING,
     NEVER_WOKEN,
     NOW,
+    OK,
     READ,
     SETTLED,
     STATUS,
@@ -42,6 +43,7 @@ from expert_residency.sim.kernel.timed.tables import (
     WAKE,
     RunTables,
 )
+from expert_residency.sim.residency.laws import SWAP_NO_KEY, TOO_MANY_SWAPS, swap_keys_fault
 from expert_residency.sim.timed.channels.copy_engine import ADAPT, DONE, QUEUED
 from expert_residency.sim.timed.channels.copy_engine import COPYING as IN_SERVICE
 from expert_residency.sim.timed.host.plan import DISK
@@ -230,6 +232,13 @@ def ask(run: RunTables, key: int, tier: int, priority: int, deadline: int, kind:
 def start_swaps(run: RunTables, n: int) -> None:
     """`Exchange.start`: begin `n` swaps; a victim of -1 is a free slot, one whose own copy is under way stays."""
     swaps, v, mode = run.swaps, run.v, run.rules.swap
+    if n < 0 or n > len(swaps.newcomers):
+        broke(run, TOO_MANY_SWAPS, n)
+        return
+    place = swap_keys_fault(swaps.newcomers, swaps.victims, n, len(run.slots.size_of))
+    if place != 0:
+        broke(run, SWAP_NO_KEY, swaps.newcomers[place - 1] if place > 0 else swaps.victims[-place - 1])
+        return
     v[MOVED_BYTES] = 0
     cards = 0
     for i in range(n):
@@ -237,6 +246,8 @@ def start_swaps(run: RunTables, n: int) -> None:
         if victim >= 0 and run.slots.copy_of[victim] >= 0:
             continue
         swap(run, newcomer, victim)
+        if v[STATUS] != OK:
+            return
         tier = source(run, newcomer)
         batch = new_batch(run, run.slots.card_of[newcomer], tier, ADAPT, NEVER, SWAPPED)
         add_copy(run, batch, newcomer, 0)

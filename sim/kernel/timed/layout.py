@@ -376,7 +376,7 @@ def run_table(
             ints(pool.pool.scopes),
         ),
         swaps=t.Swaps(ints(keys), ints(keys), ints(cards, -1), ints(cards)),
-        calls=t.Calls(0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 1, ints(8), ints(max(keys, members))),
+        calls=t.Calls(0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 1, ints(8), ints(max(keys, members)), ints(members, -1)),
         found=t.Found(
             pass_ns=ints(passes), causes=ints(passes * len(CAUSES)), distinct=ints(len(PHASES) * len(TIERS)),
             routed=ints(len(PHASES) * len(TIERS)), stats=ints(t.N_STATS),

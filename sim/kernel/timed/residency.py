@@ -12,15 +12,20 @@ from expert_residency.sim.kernel.timed.tables import (
     ADMITTED_BYTES,
     CANCELLED_COPIES,
     EVICTIONS,
+    FAULT,
+    FAULT_KEY,
     INSERT,
     ISSUED,
     ISSUED_BYTES,
     LATE,
     LATE_BYTES,
     NUMBER,
+    OK,
+    POLICY_BROKE,
     POLLUTED,
     POLLUTED_BYTES,
     REMOVE,
+    STATUS,
     STUCK,
     USEFUL,
     USEFUL_BYTES,
@@ -30,6 +35,7 @@ from expert_residency.sim.kernel.timed.tables import (
     WASTED_BYTES,
     RunTables,
 )
+from expert_residency.sim.residency.laws import swap_fault, swap_key, victim_fault
 
 if TYPE_CHECKING:
     from expert_residency.sim.kernel.timed.seam import call
@@ -60,6 +66,8 @@ def admit(run: RunTables, key: int, number: int, forced: int, ahead: int) -> int
     """
     slots, v, calls = run.slots, run.v, run.calls
     v[STUCK] = 0
+    if v[STATUS] != OK:
+        return 0
     scope, size = slots.scope_of[key], slots.size_of[key]
     capacity = slots.capacity[scope]
     if size > capacity:
@@ -67,13 +75,19 @@ def admit(run: RunTables, key: int, number: int, forced: int, ahead: int) -> int
     tick = number + run.rules.members_may_leave
     deferred = 0
     while slots.used[scope] + size > capacity:
+        allowed = tick
         victim = call(calls.evict_code, calls.evict_table, VICTIM, scope, key, tick)
         if victim < 0:
             if forced == 0:
                 v[STUCK] = 1
                 return deferred
-            victim = call(calls.evict_code, calls.evict_table, VICTIM, scope, key, number + 1)
+            allowed = number + 1
+            victim = call(calls.evict_code, calls.evict_table, VICTIM, scope, key, allowed)
         if victim < 0 or victim == key:
+            return deferred
+        fault = victim_fault(victim, scope, slots.resident, slots.scope_of, slots.guard, allowed)
+        if fault != 0:
+            broke(run, fault, victim)
             return deferred
         if calls.admit_asks == 1 and call(calls.admit_code, calls.admit_table, ACCEPTS, key, victim, 0) == 0:
             return deferred
@@ -88,6 +102,23 @@ def admit(run: RunTables, key: int, number: int, forced: int, ahead: int) -> int
     slots.displaced[key] = 0
     v[ADMITTED_BYTES] += size
     return 1 + deferred
+
+
+def broke(run: RunTables, fault: int, key: int) -> None:
+    """A policy broke its protocol: the run stops after this event.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    fault
+        Of `sim.residency.laws`.
+    key
+        What it is about.
+    """
+    v = run.v
+    if v[STATUS] == OK:
+        v[STATUS], v[FAULT], v[FAULT_KEY] = POLICY_BROKE, fault, key
 
 
 def insert(run: RunTables, key: int) -> None:
@@ -133,6 +164,14 @@ def swap(run: RunTables, newcomer: int, victim: int) -> None:
     victim
         The key that leaves, or -1.
     """
+    slots = run.slots
+    fault = swap_fault(
+        newcomer, victim, slots.resident, slots.scope_of, slots.size_of[newcomer],
+        slots.size_of[victim] if victim >= 0 else 0, slots.used, slots.capacity,
+    )  # fmt: skip
+    if fault != 0:
+        broke(run, fault, swap_key(fault, newcomer, victim))
+        return
     if victim >= 0:
         remove(run, victim)
     insert(run, newcomer)

@@ -311,6 +311,8 @@ class Calls(NamedTuple):
     event: Ints
     """(8,) numbers of the event in hand, see `policies.protocol.Event`."""
     misses: Ints
+    let_in: Ints
+    """Event in which each position was let in last."""
 
 
 class Found(NamedTuple):
@@ -398,8 +400,8 @@ STATS = (
     SEGMENTS, SEGMENT, WAITING_SINCE, CPU_WAITS, CPU_BUSY, CPU_BYTES,  # the CPU pool
     EVICTIONS, ADMITTED_BYTES, GPU_BYTES, WAVES,  # sums
     HIT_BYTES, HIT_ROWS, MISSING, WAITS, CPU_WORK, FILLS, SENDS, ADMITTED, NOWS, LATERS,  # the plan of an event
-    SPENT_BYTES, SERIAL, COPYING, MOVING, MOVED_BYTES, STUCK, N_NUMBERS,
-) = range(51)  # fmt: skip
+    SPENT_BYTES, SERIAL, COPYING, MOVING, MOVED_BYTES, STUCK, FAULT, FAULT_KEY, N_NUMBERS,
+) = range(53)  # fmt: skip
 
-OK, SWAPS_ONLY, OUT_OF_RECORDS, NEVER_WOKEN = range(4)
+OK, SWAPS_ONLY, OUT_OF_RECORDS, NEVER_WOKEN, POLICY_BROKE = range(5)
 """Values of STATUS."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from expert_residency.policies.protocol import Event, Lists, PrefetchPolicy
 from expert_residency.sim.choices.prefetch_rule import Insertion
+from expert_residency.sim.residency.laws import AHEAD_NO_KEY, TOO_MANY_AHEAD, policy_fault
 from expert_residency.sim.timed.channels import PREFETCH, Batch
 from expert_residency.sim.timed.channels.copy_engine import CANCELLED, COPYING, DONE
 from expert_residency.sim.timed.engine.slots import Slots
@@ -67,9 +68,13 @@ class Prefetcher:
         cache, stats = self.slots.cache, self.slots.stats
         self._stuck.clear()
         n = self.policy.propose(self.state, event, self._keys, self._deadlines)
+        if not 0 <= n <= cache.pool.keys:
+            raise policy_fault(TOO_MANY_AHEAD, "prefetch", self.policy.name, n, cache.pool.experts)
         stats.proposed += n
         for i in range(n):
             key, deadline = self._keys[i], self._deadlines[i]
+            if not 0 <= key < cache.pool.keys:
+                raise policy_fault(AHEAD_NO_KEY, "prefetch", self.policy.name, key, cache.pool.experts)
             if cache.resident[key]:
                 if cache.guard[key] < deadline:
                     cache.guard[key] = deadline
