@@ -167,7 +167,7 @@ def test_what_a_refused_sweep_leaves_is_in_nobodys_way(here, capsys):
     with pytest.raises(SystemExit) as ended:
         main([*made.split(), "--workers", "1", "--simulator", "reference"])
     assert ended.value.code == 0
-    assert "there is a sweep here already" in refused(made, capsys)
+    assert "there are results here already" in refused(made, capsys)
     assert "differs from this command's sweep" in refused(f"{made} --resume --passes 3", capsys)
 
 

@@ -25,7 +25,6 @@ from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import CHOICES, DEFAULTS, FIELDS, RunSpec
 from expert_residency.sim.choices.trace import fit_geometry
 from expert_residency.sim.cli import _register, app
-from expert_residency.sim.cli import sweep as sweep_command
 from expert_residency.sim.cli.choices import ALL
 from expert_residency.sim.runs import simulate as running
 from expert_residency.sim.runs.curve import hit_curve
@@ -75,7 +74,7 @@ class House:
         for module, name in ((running, "simulate"), (predicting, "study"), (drafting, "window_costs")):
             patch.setattr(module, name, lambda trace, spec, *_, **__: self.reached(spec=self.checked(spec, trace)))
         patch.setattr(splitting, "study", lambda question, *_: self.reached(question=question))
-        patch.setattr(sweep_command, "_keep", lambda out, text, **_: self.reached(text=text))
+        patch.setattr("expert_residency.sim.sweep.sweep", lambda *_, keep, **__: self.reached(text=keep))
         patch.chdir(folder)
 
     def reached(self, **found: Any) -> None:

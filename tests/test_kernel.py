@@ -8,6 +8,7 @@ import inspect
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -278,6 +279,39 @@ def test_a_numba_that_was_not_tried_compiles_in_its_own_way(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=away)
     counts = replay(random_trace(1), "fifo", Capacity(total_bytes=100), simulator="reference").phases
     assert done.stdout.strip() == str(counts)
+
+
+def test_a_cache_that_others_can_write_to_is_not_read(tmp_path, monkeypatch):
+    """numba keeps pickles there: whoever writes them runs code in this process."""
+    import pickle
+
+    class Planted:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "planted",)
+
+    monkeypatch.setenv("EXPERT_RESIDENCY_CACHE", str(tmp_path / "cache"))
+    code = (
+        "from expert_residency.sim.testing.cases import random_trace\n"
+        "from expert_residency.sim.choices.capacity import Capacity\n"
+        "from expert_residency.sim.runs.replay import replay\n"
+        "print(replay(random_trace(1), 'fifo', Capacity(total_bytes=100), simulator='kernel').phases)"
+    )
+
+    def run():
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    first = run()
+    assert first.stderr == ""
+    indices = list((tmp_path / "cache").rglob("*.nbi"))
+    assert indices
+    assert {path.parent.parent.stat().st_mode & 0o077 for path in indices} == {0}
+    for path in indices:
+        path.write_bytes(pickle.dumps(Planted()))
+        path.parent.parent.chmod(0o777)
+    second = run()
+    assert "others can write there" in second.stderr
+    assert second.stdout == first.stdout
+    assert not (tmp_path / "planted").exists()
 
 
 def test_importing_compiles_nothing_and_loads_no_numba():

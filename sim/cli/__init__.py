@@ -5,6 +5,7 @@ Errors of the user's making (`UserError`) become one sentence on stderr and exit
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Annotated, Any
 
@@ -79,7 +80,10 @@ def main(args: list[str] | None = None) -> None:
 
     _register()
     try:
-        app(args=args, standalone_mode=True)
+        try:
+            app(args=args, standalone_mode=True)
+        finally:
+            sys.stdout.flush()  # while a full disk can still be said in a sentence
     except UserError as error:
         sys.stderr.write(f"residency: {' '.join(str(error).split())}\n")
         raise SystemExit(2) from None
@@ -89,3 +93,17 @@ def main(args: list[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()
         raise SystemExit(141) from None
+    except OSError as error:
+        place = error.filename if error.filename is not None else "the output"
+        sys.stderr.write(f"residency: {place}: cannot be read or written ({error.strerror or error})\n")
+        _drop_output()
+        raise SystemExit(2) from None
+
+
+def _drop_output() -> None:
+    """Close an output that takes no more, before Python tries to write the rest of it at the end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError):
+            sys.stdout.close()

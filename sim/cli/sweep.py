@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,6 +73,8 @@ def sweep_command(
         )
     if retry_failed and not resume:
         raise SimError("--retry-failed goes with --resume")
+    source: Path | dict[str, Any] | None = file
+    text = None
     if trace is not None:
         from expert_residency.sim.sweep.default import default_sweep
 
@@ -79,15 +82,15 @@ def sweep_command(
             trace, format=fmt, model=model, passes=passes or None,
             **{key: value if isinstance(value, list) else [value] for key, value in (words or {}).items()},
         )  # fmt: skip
-        file = _keep(out, text, resume=resume)
+        source = tomllib.loads(text)
     elif extra := given(context, *RUNNING):
         raise SimError(f"a sweep file makes the choices itself; {extra[0]} and the like go with --trace")
-    assert file is not None
+    assert source is not None
     try:
         with Bar("cells", quiet=json_out) as bar:
             result = sweep(
-                file, out, workers=workers, scheduler=scheduler, resume=resume, retry_failed=retry_failed,
-                progress=bar.update, simulator=simulator,
+                source, out, workers=workers, scheduler=scheduler, resume=resume, retry_failed=retry_failed,
+                progress=bar.update, simulator=simulator, keep=text,
             )  # fmt: skip
     except SweepError as error:
         for problem in error.problems:
@@ -100,28 +103,6 @@ def sweep_command(
         typer.echo(dump_json(_summary(result)), nl=False)
     else:
         _print(result)
-
-
-def _keep(out: Path, text: str, *, resume: bool) -> Path:
-    """Write the built-in sweep to DIR/sweep.toml; with `resume` one that is there already must say the same."""
-    from expert_residency.errors import SimError
-    from expert_residency.files import write_text
-    from expert_residency.sim.sweep.plan import PLAN
-
-    path = out / "sweep.toml"
-    if (out / PLAN).exists():  # a sweep that was refused leaves no plan, and its file is written anew
-        if not resume:
-            raise SimError(f"{out}: there is a sweep here already; go on with --resume, or choose another folder")
-        if path.exists() and path.read_text(encoding="utf-8") != text:
-            raise SimError(
-                f"{path} differs from this command's sweep; run `residency sweep {path} --out {out} --resume`"
-            )
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SimError(f"{out}: cannot be written ({error.strerror})") from None
-    write_text(path, text)
-    return path
 
 
 def _summary(result: SweepResult) -> dict[str, Any]:

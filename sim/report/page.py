@@ -22,7 +22,8 @@ from expert_residency.sim.report.data import (
     without_numbers,
 )
 from expert_residency.sim.sweep.dataset import read_dataset
-from expert_residency.sim.sweep.plan import PLAN, read_plan
+from expert_residency.sim.sweep.folder import PLAN
+from expert_residency.sim.sweep.plan import read_plan
 
 if TYPE_CHECKING:
     import pandas as pd

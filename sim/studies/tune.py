@@ -16,17 +16,17 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from expert_residency.errors import SimError
 from expert_residency.sim.sweep.cells import Cell, make_cell
-from expert_residency.sim.sweep.dataset import JOURNAL, Dataset, read_dataset
+from expert_residency.sim.sweep.dataset import Dataset, read_dataset
+from expert_residency.sim.sweep.folder import CACHE, JOURNAL, TRIALS, Claim, claim
 from expert_residency.sim.sweep.journal import Journal
-from expert_residency.sim.sweep.plan import PLAN, SweepPlan, write_plan
+from expert_residency.sim.sweep.plan import SweepPlan, write_plan
 from expert_residency.sim.sweep.rows import OK
-from expert_residency.sim.sweep.run import CACHE, SweepResult
+from expert_residency.sim.sweep.run import SweepResult
 from expert_residency.sim.sweep.spec import Choices, SweepFile, TraceRef
 from expert_residency.sim.sweep.stored import load_trace, store
 from expert_residency.sim.sweep.worker import run_cell
 from expert_residency.toml import checked, load
 
-TRIALS = "trials.log"
 Objective = Literal["ms_per_token", "vram_bytes"]
 
 
@@ -130,16 +130,30 @@ def tune(
     Raises
     ------
     SimError
-        A file that is not valid, a folder that holds something already, or optuna is not installed.
+        A file that is not valid, a folder that holds other files or results, or optuna is not installed.
+    FileError
+        A folder that cannot be written.
     """
     file, base = load_tune(source)
     folder = Path(out)
-    if not resume and (folder / PLAN).exists():
-        raise SimError(f"{folder}: there are results here already; go on with --resume, or choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
     sweep = SweepFile(misfits="record", traces=file.traces)
     cache = folder.absolute() / CACHE
-    folders = {name: str(store(load_trace(sweep.trace_ref(name), base), cache)) for name in file.traces}
+    with claim(folder, resume=resume) as claimed:
+        folders = {name: str(store(load_trace(sweep.trace_ref(name), base), cache)) for name in file.traces}
+        ran = _search(file, folder, sweep, folders, trials, progress, claimed)
+    return SweepResult(folder, read_dataset(folder), ran)
+
+
+def _search(
+    file: TuneFile,
+    folder: Path,
+    sweep: SweepFile,
+    folders: dict[str, str],
+    trials: int,
+    progress: Callable[[int, int], None] | None,
+    claimed: Claim,
+) -> int:
+    """Run the trials that are missing; returns how many cells were simulated."""
     with Journal(folder / JOURNAL) as journal:
         study = _Study(file, folder / TRIALS)
         cells: dict[str, Cell] = {}
@@ -149,6 +163,7 @@ def tune(
             cell = make_cell(len(cells), _filled(file.choices, values), sweep, folders)
             if cell.cell_id not in journal.rows:
                 journal.append(cell.cell_id, run_cell(cell).row)
+                claimed.kept = True
             return cells.setdefault(cell.cell_id, cell)
 
         for number in range(trials):
@@ -162,8 +177,7 @@ def tune(
                 progress(number + 1, trials)
         write_plan(folder, SweepPlan(file.name, list(cells.values())))
         Dataset(folder, list(cells.values()), journal.rows)
-        ran = len(journal.rows) - before
-    return SweepResult(folder, read_dataset(folder), ran)
+        return len(journal.rows) - before
 
 
 class _Study:

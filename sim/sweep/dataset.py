@@ -6,6 +6,7 @@ alone: the same sweep gives the same bytes whoever ran it, in whatever order, an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from expert_residency.errors import FileError, SimError
 from expert_residency.files import atomic
 from expert_residency.sim.sweep.cells import Cell
+from expert_residency.sim.sweep.folder import CELLS, JOURNAL
 from expert_residency.sim.sweep.journal import read_journal
 from expert_residency.sim.sweep.rows import Row, cell_row, schema
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PART_CELLS = 100
-CELLS, JOURNAL = "cells", "journal.jsonl"
+_PART = re.compile(r"part-\d{5,}\.parquet")
 
 
 class Dataset:
@@ -44,7 +46,8 @@ class Dataset:
         blocks = -(-len(cells) // PART_CELLS)
         self._missing = [sum(c.cell_id not in rows for c in self._block(part)) for part in range(blocks)]
         for path in self.folder.iterdir():
-            path.unlink()
+            if _PART.fullmatch(path.name) and path.is_file():
+                path.unlink()
         for part, missing in enumerate(self._missing):
             if not missing:
                 self._write(part)

@@ -6,7 +6,6 @@ process was killed, the disk was full) is cut off when the journal is opened aga
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from pathlib import Path
@@ -17,7 +16,7 @@ from expert_residency.sim.sweep.rows import Row
 
 
 class Journal:
-    """Results of finished cells by id; a context manager that holds the folder for this process.
+    """Results of finished cells by id; a context manager, in a folder that is claimed.
 
     Parameters
     ----------
@@ -27,7 +26,7 @@ class Journal:
     Raises
     ------
     SimError
-        Another process writes to it, or a line in its middle is damaged.
+        It cannot be opened, or a line in its middle is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,21 +36,11 @@ class Journal:
         except OSError as error:
             raise SimError(f"{path}: cannot be written ({error.strerror})") from None
         try:
-            self._lock()
             self.rows, self._size = read_journal(path)
             os.ftruncate(self._file, self._size)
         except BaseException:
             os.close(self._file)
             raise
-
-    def _lock(self) -> None:
-        with contextlib.suppress(ImportError):  # systems without it have no lock
-            import fcntl
-
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise SimError(f"{self.path.parent}: another process is writing to this sweep") from None
 
     def __enter__(self) -> Journal:
         return self

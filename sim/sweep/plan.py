@@ -10,8 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from expert_residency.errors import SimError
 from expert_residency.files import write_text
 from expert_residency.sim.sweep.cells import Cell
-
-PLAN = "plan.json"
+from expert_residency.sim.sweep.folder import PLAN
 
 
 @dataclass(frozen=True)

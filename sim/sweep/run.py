@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from expert_residency.errors import SimError
+from expert_residency.files import write_text
 from expert_residency.sim.sweep.cells import Cell, plan_cells
-from expert_residency.sim.sweep.dataset import JOURNAL, Dataset, read_dataset
+from expert_residency.sim.sweep.dataset import Dataset, read_dataset
+from expert_residency.sim.sweep.folder import CACHE, JOURNAL, LOG, SWEEP_FILE, claim
 from expert_residency.sim.sweep.journal import Journal
-from expert_residency.sim.sweep.plan import PLAN, SweepPlan, write_plan
+from expert_residency.sim.sweep.plan import SweepPlan, write_plan
 from expert_residency.sim.sweep.pools import dask, local, run_all
 from expert_residency.sim.sweep.rows import FAILED
 from expert_residency.sim.sweep.spec import load_sweep
@@ -24,7 +26,6 @@ from expert_residency.sim.sweep.worker import Outcome
 if TYPE_CHECKING:
     import pandas as pd
 
-LOG, CACHE = "log.jsonl", "cache"
 Progress = Callable[[int, int], None]
 """Called with (cells done, cells in all)."""
 
@@ -70,6 +71,7 @@ def sweep(
     retry_failed: bool = False,
     progress: Progress | None = None,
     simulator: str = "auto",
+    keep: str | None = None,
 ) -> SweepResult:
     """Run every cell of a sweep.
 
@@ -91,13 +93,17 @@ def sweep(
         Called as cells finish.
     simulator
         `auto`, `reference` or `kernel`, as for `sim.runs.simulate.simulate`; the log says which ran each cell.
+    keep
+        Text of the sweep file to leave in `out`, where the source is no file.
 
     Raises
     ------
     SweepError
         Anything wrong with the sweep, before a cell has started.
     SimError
-        A folder that holds a sweep already, or cannot be written; no cluster at the address.
+        A folder that holds a sweep already, or files that no sweep made; no cluster at the address.
+    FileError
+        A folder that cannot be written.
     """
     if out is None:
         with tempfile.TemporaryDirectory(prefix="residency-sweep-") as passing:
@@ -108,16 +114,24 @@ def sweep(
         raise SimError(f"{workers} workers cannot run anything")
     file, where, base = load_sweep(source)
     folder = Path(out)
-    if not resume and (folder / PLAN).exists():
-        raise SimError(f"{folder}: there is a sweep here already; go on with --resume, or choose another folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SimError(f"{folder}: cannot be made ({error.strerror})") from None
-    cells = plan_cells(file, where, base, folder.absolute() / CACHE)
-    with Journal(folder / JOURNAL) as journal:
-        write_plan(folder, SweepPlan(file.name, cells))
-        return _run(folder, cells, journal, workers, scheduler, retry_failed, progress, simulator)
+    with claim(folder, resume=resume) as claimed:
+        if keep is not None:
+            _keep(folder, keep)
+        cells = plan_cells(file, where, base, folder.absolute() / CACHE)
+        with Journal(folder / JOURNAL) as journal:
+            write_plan(folder, SweepPlan(file.name, cells))
+            claimed.kept = True
+            return _run(folder, cells, journal, workers, scheduler, retry_failed, progress, simulator)
+
+
+def _keep(folder: Path, text: str) -> None:
+    """Leave a sweep file in the folder; one that is there already must say the same."""
+    path = folder / SWEEP_FILE
+    if path.exists() and path.read_text(encoding="utf-8", errors="replace") != text:
+        raise SimError(
+            f"{path} differs from this command's sweep; run `residency sweep {path} --out {folder} --resume`"
+        )
+    write_text(path, text)
 
 
 def _run(

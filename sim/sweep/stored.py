@@ -7,6 +7,7 @@ last, so that a trace is opened once however many cells it has.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +26,7 @@ _ARRAYS = (
     "pass_request", "pass_phase", "pass_emits", "event_pass", "event_layer", "event_row_offsets", "row_position",
     "row_offsets", "row_experts",
 )  # fmt: skip
+_HEADER = "trace.json"
 _OPTIONAL = ("row_weights", "row_residency")
 
 
@@ -57,13 +59,14 @@ def load_trace(ref: TraceRef, base: Path) -> RoutingTrace:
 
 
 def store(trace: RoutingTrace, cache: Path) -> Path:
-    """Write `trace` below `cache` unless it is there; returns its folder."""
+    """Write `trace` below `cache` unless it is there, whole and undamaged; returns its folder."""
     folder = cache / trace.content_hash[:16]
-    if folder.is_dir():
+    header = _header(trace)
+    if folder.exists() and _holds(folder, trace, header):
         return folder
-    part = cache / f"{folder.name}.part"
-    shutil.rmtree(part, ignore_errors=True)
+    part = cache / f".{folder.name}.{os.getpid()}.part"
     try:
+        shutil.rmtree(folder, ignore_errors=True)
         part.mkdir(parents=True)
         for name in _ARRAYS:
             np.save(part / f"{name}.npy", getattr(trace, name))
@@ -73,22 +76,33 @@ def store(trace: RoutingTrace, cache: Path) -> Path:
         for depth, (offsets, experts) in trace.predictions.items():
             np.save(part / f"predicted_{depth}_offsets.npy", offsets)
             np.save(part / f"predicted_{depth}_experts.npy", experts)
-        header = {
-            "geometry": trace.geometry.to_dict(),
-            "predictions": sorted(trace.predictions),
-            "meta": trace.meta,
-        }
-        (part / "trace.json").write_text(json.dumps(header), encoding="utf-8")
+        (part / _HEADER).write_text(header, encoding="utf-8")
+        part.rename(folder)
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
         raise SimError(f"{cache}: the trace cannot be stored for the workers ({error.strerror})") from None
-    part.rename(folder)
     return folder
+
+
+def _header(trace: RoutingTrace) -> str:
+    return json.dumps(
+        {"geometry": trace.geometry.to_dict(), "predictions": sorted(trace.predictions), "meta": trace.meta}
+    )
+
+
+def _holds(folder: Path, trace: RoutingTrace, header: str) -> bool:
+    """Whether what is stored there is `trace`, bit for bit: a name says only what it was meant to be."""
+    try:
+        if (folder / _HEADER).read_text(encoding="utf-8") != header:
+            return False
+        return open_stored(folder).content_hash == trace.content_hash
+    except (OSError, ValueError, LookupError, EOFError):
+        return False
 
 
 def open_stored(folder: Path) -> RoutingTrace:
     """The trace in `folder`, its arrays mapped read-only."""
-    header = json.loads((folder / "trace.json").read_text(encoding="utf-8"))
+    header = json.loads((folder / _HEADER).read_text(encoding="utf-8"))
     found: dict[str, Any] = {name: _map(folder / f"{name}.npy") for name in _ARRAYS}
     found |= {name: _map(p) for name in _OPTIONAL if (p := folder / f"{name}.npy").exists()}
     predictions = {

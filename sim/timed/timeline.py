@@ -53,18 +53,18 @@ class Timeline:
         self._lanes: dict[str, list[int]] = {}
 
     def __enter__(self) -> Timeline:
-        part = self._files.enter_context(atomic(self.path))
-        self._stream = part.open("w", encoding="utf-8")
-        self._stream.write('{"displayTimeUnit":"ms","traceEvents":[\n')
-        self._write(_meta("process_name", 0, self.title), first=True)
+        with self._files as files:
+            part = files.enter_context(atomic(self.path))
+            self._stream = files.enter_context(part.open("w", encoding="utf-8"))
+            files.callback(self._stream.write, "\n]}\n")
+            self._stream.write('{"displayTimeUnit":"ms","traceEvents":[\n')
+            self._write(_meta("process_name", 0, self.title), first=True)
+            self._files = files.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._stream is not None
-        self._stream.write("\n]}\n")
-        self._stream.close()
         self._files.__exit__(kind, error, trace)
 
     def slice(self, track: str, name: str, start_ns: int, end_ns: int, **args: Any) -> None:

@@ -15,6 +15,7 @@ import functools
 import hashlib
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -224,9 +225,24 @@ def _anchor(sources: set[str], label: str) -> Path | None:
     folder = cache_folder() / digest.hexdigest()[:24]
     anchor = folder / "kernel.py"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if not _private(folder):
+            warnings.warn(
+                f"{folder}: others can write there, so compiled kernels are neither read from it nor kept in it",
+                RuntimeWarning, stacklevel=2,
+            )  # fmt: skip
+            return None
         if not anchor.exists():
             write_text(anchor, f'"""{label.split("|")[0]}: compiled kernel; may be deleted."""\n')
     except (OSError, FileError):
         return None
     return anchor
+
+
+def _private(folder: Path) -> bool:
+    """Whether only this user (or the administrator) writes there: numba unpickles what it finds."""
+    if not hasattr(os, "geteuid"):  # such systems keep a user's folder for that user
+        return True
+    found = folder.stat()
+    return found.st_uid in (os.geteuid(), 0) and not found.st_mode & 0o022
