@@ -11,7 +11,16 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from expert_residency.errors import HardwareError
-from expert_residency.hwmodels.quantity import Count, FamilyRates, Positive, Quantity, Rate, Section, Share, Whole
+from expert_residency.hwmodels.quantity import (
+    Count,
+    FamilyRates,
+    Positive,
+    PositiveShare,
+    Quantity,
+    Rate,
+    Section,
+    Whole,
+)
 from expert_residency.hwmodels.units import mb_per_s
 from expert_residency.toml import checked
 
@@ -175,7 +184,7 @@ class Dram(Section):
     """Host memory bandwidth, shared by the CPU pool and every copy engine."""
 
     stream_gb_per_s: Rate
-    shared_fraction: Share
+    shared_fraction: PositiveShare
     theory_gb_per_s: Rate
 
     stream_mb_per_s: ClassVar[Whole] = Whole()

@@ -128,8 +128,8 @@ def _count(quantity: Quantity) -> Quantity:
 
 
 def _share(quantity: Quantity) -> Quantity:
-    if not 0 < quantity.value <= 1:
-        raise ValueError("must be a share above 0 and up to 1")
+    if quantity.value > 1:
+        raise ValueError("must be a share from 0 to 1")
     return quantity
 
 
@@ -137,6 +137,7 @@ Positive = Annotated[Quantity, AfterValidator(_positive)]
 Rate = Annotated[Quantity, AfterValidator(_rate)]
 Count = Annotated[Quantity, AfterValidator(_count)]
 Share = Annotated[Quantity, AfterValidator(_share)]
+PositiveShare = Annotated[Share, AfterValidator(_positive)]
 
 
 class FamilyRates(Section):

@@ -232,7 +232,7 @@ PRESETS = [
     (b'base = "own.toml"', "is there a circle?"),
     (b"base = 5", "expected a name or path (engine)"),
     (b"\xff", "not a text file"),
-    (b'base = "generic"\npcie_share = ' + number(5).encode(), "pcie_share: must be a share"),
+    (b'base = "generic"\npcie_share = ' + number(5).encode(), "pcie_share: must be a share from 0 to 1"),
     (b'base = "generic"\npcie_share = ' + number(0.5).replace("a test", "").encode(), "pcie_share.source: "),
     (b'base = "generic"\npcie_per_layer = ' + number(1.5).encode(), "pcie_per_layer: must be a whole number"),
 ]

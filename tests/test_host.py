@@ -79,6 +79,14 @@ def test_a_budget_pins_the_hottest_of_what_no_card_holds_and_takes_it_from_the_p
     assert plan.cpu_sources[PINNED] == "budget"
 
 
+def test_a_budget_above_what_no_card_holds_is_all_of_that():
+    """An engine caps it: 60 GiB beside a card that holds 40 of 61 GiB is 21 GiB, which can be page-locked."""
+    on_card = range(40 * GIB // BIG.expert_bytes[0])
+    plan = plan_host(BIG, MACHINE, "budget:gib=60", on_card=on_card)
+    assert plan.pinned_bytes == BIG.all_expert_bytes - len(on_card) * BIG.expert_bytes[0]
+    assert not plan.source_of[-1]
+
+
 def test_the_complement_of_the_card_is_what_resident_holds():
     held = list(range(6000))
     plan = plan_host(BIG, MACHINE, "resident", on_card=held)

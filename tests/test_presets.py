@@ -74,3 +74,21 @@ def test_a_scenario_takes_the_engines_choices_unless_it_has_its_own():
         data | {"engine": "llama.cpp-expert-cache", "admission": "always", "scope": "global"}
     ).spec
     assert (own.admission, own.capacity.scope) == ("always", "global")
+
+
+def test_a_preset_may_fetch_nothing(tmp_path):
+    """A share of 0 over the link is the best setting of many machines: then hybrid is what cpu is."""
+    from expert_residency.sim.choices.capacity import Capacity
+    from expert_residency.sim.choices.spec import RunSpec
+    from expert_residency.sim.runs.simulate import simulate
+    from tests.test_engine import random_trace
+
+    trace, found = random_trace(5), {}
+    for miss in ("hybrid", "cpu"):
+        path = tmp_path / f"{miss}.toml"
+        share = 'pcie_share = { value = 0, kind = "measured", source = "a test" }'
+        path.write_text(f'base = "generic"\nname = "{miss}"\nfill = false\n{share}\n')
+        spec = RunSpec(("tesla-p40",), Capacity(slots_per_layer=3), miss=miss, engine=str(path))
+        found[miss] = simulate(trace, spec)
+    assert found["hybrid"].pass_ns.tolist() == found["cpu"].pass_ns.tolist()
+    assert found["hybrid"].link_bytes == found["cpu"].link_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections import Counter
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from expert_residency.errors import HardwareError, SimError
+from expert_residency.hwmodels.runs import load_strata_runs
 from expert_residency.sim.cli import _register, app
 from expert_residency.sim.live.predict import GROUPS, load_live_runs, predict
 from expert_residency.sim.live.variants import decode_window
@@ -25,7 +27,6 @@ from expert_residency.sim.validation.cases import (
     order_of,
     published_cases,
     summarize,
-    user_cases,
 )
 from expert_residency.sim.validation.live_table import live_table
 from expert_residency.traces import write_parquet
@@ -63,7 +64,8 @@ def test_what_is_past_a_limit_is_named() -> None:
 
 def test_every_group_has_a_limit_and_a_target() -> None:
     bounds = load_bounds()
-    wanted = {("exact", "unseen"), ("published", "fitted"), ("published", "unseen")}
+    wanted = {("exact", "unseen")} | {(case.group, case.use) for case in published_cases()[0]}
+    assert len(wanted) == 6
     assert set(bounds) == wanted | {(f"live {group}", "unseen") for group in GROUPS}
     assert bounds["exact", "unseen"][0] == Bounds(0, 0, 0)
 
@@ -114,12 +116,15 @@ def test_residency_of_recorded_traces_is_exact(shared: Path) -> None:
 
 
 def test_published_halves_stay_apart() -> None:
-    cases = published_cases()
-    assert [sum(case.use == use for case in cases) for use in ("fitted", "unseen")] == [24, 20]
+    found = Counter((case.group, case.use) for case in published_cases()[0])
+    assert found == {
+        ("published machine", "unseen"): 15, ("published machine", "derived"): 29, ("published row", "fitted"): 21,
+        ("published row", "derived"): 12, ("published row", "unseen"): 6,
+    }  # fmt: skip
 
 
 def test_rows_of_a_user(tmp_path: Path) -> None:
-    """A row that ships is what it is there; a new one of a known machine is unseen; others are counted."""
+    """A row that ships is held out as it is there; a new one of a known machine is unseen; others are named."""
     with STRATA.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     drop = ("group", "profile", "use")
@@ -131,15 +136,36 @@ def test_rows_of_a_user(tmp_path: Path) -> None:
         writer = csv.DictWriter(file, [name for name in known if name not in drop], extrasaction="ignore")
         writer.writeheader()
         writer.writerows([known, new, stranger])
-    cases, left = user_cases(path)
+    cases, left, notes = published_cases(path)
     assert [(case.group, case.use) for case in cases] == [
-        ("published mine.csv", use) for use in ("fitted", "unseen")
-    ]
-    assert left == 1
+        ("published mine.csv machine", "derived"), ("published mine.csv machine", "unseen"),
+        ("published mine.csv row", "fitted"), ("published mine.csv row", "unseen"),
+    ]  # fmt: skip
+    assert [one.reason[:24] for one in left] == ["no profile of RTX 1 with"]
+    assert notes == [f"{path}: row 1 ships as well, so it was as little held out as there"]
     assert cases[0].predicted == pytest.approx(cases[1].predicted)
     path.write_text("gpu,speed\na,1\n")
     with pytest.raises(HardwareError, match="unknown column 'speed'"):
-        user_cases(path)
+        published_cases(path)
+
+
+def test_a_row_of_a_user_is_not_exchanged_for_one_that_ships(tmp_path: Path) -> None:
+    """Equal date, flags and speed, other counts: what is predicted is the user's row."""
+    with STRATA.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    known = next(row for row in rows if row["group"] == "1x-rtx-5070-ti-ryzen-9-5900x" and row["use"] == "fit")
+    moved = int(known["cpu_served"]) // 2
+    own = {key: value for key, value in known.items() if key not in ("group", "profile", "use")}
+    own |= {"cpu_served": str(moved), "vram_hits": str(int(known["lookups"]) - moved)}
+    path = tmp_path / "mine.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(own))
+        writer.writeheader()
+        writer.writerow(own)
+    cases, _, notes = published_cases(path)
+    shipped = next(case for case in published_cases()[0] if case.measured == cases[0].measured)
+    assert cases[0].predicted > 1.05 * shipped.predicted
+    assert notes == []
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -150,10 +176,12 @@ def test_the_command(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, [*args, "--plot", str(picture)])
     assert found.exit_code == 0, found.output
     assert "no trace with an engine's residency column was given" in found.output
-    assert "not reached" in found.output
+    assert "published rows that cannot be predicted" in found.output
+    assert "neither hit rate nor counts printed" in found.output
     data = json.loads(out.read_text())
-    assert {one["use"] for one in data["cases"]} == {"fitted", "unseen"}
-    assert [one["cases"] for one in data["groups"]] == [24, 20]
+    assert {one["use"] for one in data["cases"]} == {"fitted", "derived", "unseen"}
+    assert [one["cases"] for one in data["groups"]] == [15, 29, 21, 12, 6]
+    assert len(data["not_predicted"]) + 44 == len(load_strata_runs())
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -161,13 +189,13 @@ def test_past_a_limit_the_command_fails(monkeypatch: pytest.MonkeyPatch) -> None
     _register()
     none = (Bounds(0.0, 0.0, 0.0), Bounds(0.0, 0.0, 0.0))
     monkeypatch.setattr(
-        "expert_residency.sim.validation.cases.load_bounds", lambda: {("published", "unseen"): none}
+        "expert_residency.sim.validation.cases.load_bounds", lambda: {("published machine", "unseen"): none}
     )
     args = ["validate", "--group", "published", "--no-cases"]
     assert CliRunner().invoke(app, args).exit_code == 0
     found = CliRunner().invoke(app, [*args, "--check"])
     assert found.exit_code == 1
-    assert "past the limit: published, unseen: median error" in found.output
+    assert "past the limit: published machine, unseen: median error" in found.output
 
 
 def test_live_runs_of_a_folder(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def compose_windows(trace: RoutingTrace, rows: float, emitted: float) -> Routing
     rows
         Rows of a window, on average: with 3.25, every fourth window has 4 and the others 3.
     emitted
-        Tokens that a window emits, on average.
+        Tokens that a window emits, on average: 1 to `rows`, and none more than its rows.
 
     Returns
     -------
@@ -39,10 +39,8 @@ def compose_windows(trace: RoutingTrace, rows: float, emitted: float) -> Routing
     TraceError
         Sizes out of range, a trace that has windows already, or too few decode passes for one.
     """
-    if not 1 <= emitted <= np.floor(rows) < np.inf:
-        raise TraceError(
-            f"a window of {rows:g} rows cannot emit {emitted:g} tokens; from 1 to its whole rows are possible"
-        )
+    if not 1 <= emitted <= rows < np.inf:
+        raise TraceError(f"a window of {rows:g} rows cannot emit {emitted:g} tokens; 1 to {rows:g} are possible")
     if (trace.pass_phase == Phase.VERIFY).any() or (trace.event_rows[trace.event_phase == Phase.DECODE] > 1).any():
         raise TraceError("the trace has verify windows already, so none can be composed of it")
     if rows == 1:
@@ -62,14 +60,24 @@ def compose_windows(trace: RoutingTrace, rows: float, emitted: float) -> Routing
         passes = np.flatnonzero(own & decode)
         windows = int(len(passes) / rows + 1e-9)
         edges = np.floor(np.arange(windows + 1) * rows + 1e-9).astype(np.int64)
-        tokens = np.diff(np.floor(np.arange(windows + 1) * emitted + 1e-9)).astype(int)
+        tokens = _tokens(np.diff(edges), emitted)
         target[passes[: edges[-1]]] = len(emits) + np.repeat(np.arange(windows), np.diff(edges))
         request += [number] * windows
         phase += [int(Phase.VERIFY)] * windows
-        emits += tokens.tolist()
+        emits += tokens
     if int(Phase.VERIFY) not in phase:
         raise TraceError(f"{int(decode.sum())} decode passes do not fill one window of {rows:g} rows")
     return _merge(trace, target, request, phase, emits, {"rows": rows, "emitted": emitted})
+
+
+def _tokens(rows: np.ndarray[tuple[int], np.dtype[np.int64]], emitted: float) -> list[int]:
+    """Tokens of each window: `emitted` on average; what a window has no row for is emitted by the next."""
+    found: list[int] = []
+    total = 0
+    for number, room in enumerate(rows.tolist(), 1):
+        found.append(min(room, int(number * emitted + 1e-9) - total))
+        total += found[-1]
+    return found
 
 
 def chunk_prefill(trace: RoutingTrace, tokens: int) -> RoutingTrace:

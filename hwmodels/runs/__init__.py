@@ -1,6 +1,7 @@
 """Published runs and slot counts: what real engines printed, row by row with its source.
 
-Three tables ship in `published/`. `strata.csv` and `other_engines.csv` hold speeds, `slots.csv` expert slots.
+Four tables ship in `published/`. `strata.csv` and `other_engines.csv` hold speeds, `slots.csv` expert slots,
+`constants.csv` which numbers of profiles and presets were derived from the speeds of which report.
 In `strata.csv` some columns are added to what was published. `group` is the machine (cards, processor),
 `profile` the shipped profile of it. `use` alternates ``fit, unseen`` over the rows of a group that give a
 speed, in file order, so that a model fitted on one half is judged on the other. The counts (windows, hits,
@@ -156,6 +157,19 @@ class SlotCount(_Row):
     reason: str = ""
 
 
+class ConstantSource(_Row):
+    """One row of `constants.csv`: a number of a profile or preset that was derived from measured speeds.
+
+    `report` stands in the source of the rows that it was derived from, `where` is the profile or preset,
+    `constant` the path of the number in it. The same report's rows do not test a prediction that uses it.
+    """
+
+    report: str = Field(min_length=3)
+    where: str
+    constant: str
+    how: str
+
+
 RowT = TypeVar("RowT", bound=_Row)
 
 
@@ -178,6 +192,11 @@ def load_engine_runs(path: Path | None = None) -> tuple[EngineRun, ...]:
 def load_slot_counts(path: Path | None = None) -> tuple[SlotCount, ...]:
     """Rows of `slots.csv`; errors as in `load_strata_runs`."""
     return _load(SlotCount, path, "slots.csv")
+
+
+def load_constant_sources(path: Path | None = None) -> tuple[ConstantSource, ...]:
+    """Rows of `constants.csv`; errors as in `load_strata_runs`."""
+    return _load(ConstantSource, path, "constants.csv")
 
 
 def _load(row_type: type[RowT], path: Path | None, shipped: str) -> tuple[RowT, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from expert_residency.sim.cli.common import JsonOpt, number, percent, picture, s
 
 if TYPE_CHECKING:
     from expert_residency.sim.validation.cases import Bounds, Case, Summary
+    from expert_residency.sim.validation.published import Left
 
 
 @app.command()
@@ -51,7 +53,7 @@ def validate(
     chosen = group or list(SECTIONS)
     for name in chosen:
         check_known("group", name, SECTIONS)
-    cases, said = _cases(chosen, exact or [], live or [], published or [])
+    cases, left, said = _cases(chosen, exact or [], live or [], published or [])
     summaries = summarize(cases, load_bounds())
     past = [f"{one.group}, {one.use}: {what}" for one in summaries for what in one.over(one.limit)]
     if json is not None:
@@ -61,6 +63,15 @@ def validate(
                 "groups": [one.to_dict() for one in summaries],
                 "past_limit": past,
                 "notes": said,
+                "not_predicted": [
+                    {
+                        "machine": _machine(one),
+                        "quant": one.run.quant,
+                        "source": one.run.source,
+                        "missing": one.reason,
+                    }
+                    for one in left
+                ],
                 "cases": [vars(case) | {"error": case.error} for case in cases],
             },
         )
@@ -71,8 +82,12 @@ def validate(
     if str(json) != "-":
         if every:
             _print_cases(cases)
+            _print_left(left)
         _print_groups(summaries)
-        for line in said:
+        for line in [
+            *said,
+            *([f"{len(left)} published rows cannot be predicted: --cases"] if left and not every else []),
+        ]:
             typer.echo(line)
         for line in past:
             typer.echo(f"past the limit: {line}")
@@ -82,11 +97,12 @@ def validate(
 
 def _cases(
     chosen: list[str], exact: list[str], live: list[Path], published: list[Path]
-) -> tuple[list[Case], list[str]]:
-    """Cases of the chosen groups, and what a reader must know of those that are missing."""
-    from expert_residency.sim.validation.cases import exact_cases, live_cases, published_cases, user_cases
+) -> tuple[list[Case], list[Left], list[str]]:
+    """Cases of the chosen groups, published rows that cannot be predicted, and what else a reader must know."""
+    from expert_residency.sim.validation.cases import exact_cases, live_cases, published_cases
 
     cases: list[Case] = []
+    left: list[Left] = []
     said: list[str] = []
     if "exact" in chosen:
         cases += exact_cases(exact)
@@ -96,15 +112,25 @@ def _cases(
         for folder in (None, *live):
             cases += live_cases(folder)
     if "published" in chosen:
-        cases += published_cases()
-        for path in published:
-            own, left = user_cases(path)
-            cases += own
-            if left:
-                said.append(
-                    f"{path}: {left} rows lack what a prediction needs (machine, model, hit rate or speed)"
-                )
-    return cases, said
+        for path in (None, *published):
+            found, lacking, notes = published_cases(path)
+            cases, left, said = cases + found, left + lacking, said + notes
+    return cases, left, said
+
+
+def _machine(left: Left) -> str:
+    run = left.run
+    return run.group or f"{run.n_gpus}x {run.gpu}, {run.cpu or 'processor not named'}"
+
+
+def _print_left(left: list[Left]) -> None:
+    """Rows that cannot be predicted, those of one machine that lack the same together."""
+    if not left:
+        return
+    shown = table("published rows that cannot be predicted", ["machine", "missing", "rows"], left=2)
+    for (machine, reason), rows in Counter((_machine(one), one.reason) for one in left).items():
+        shown.add_row(machine, reason, str(rows))
+    show(shown)
 
 
 def _print_cases(cases: list[Case]) -> None:

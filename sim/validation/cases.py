@@ -1,7 +1,7 @@
 """Predicted beside measured: what an engine's own columns say, live runs, published rows.
 
-A *case* is one figure that somebody measured, with what the simulator makes of the same run, and whether anything
-was fitted to it. `exact` counts first touches that the replay and an engine's own residency column classify alike;
+A *case* is one figure that somebody measured, with what the simulator makes of the same run, and whether it was
+held out. `exact` counts first touches that the replay and an engine's own residency column classify alike;
 `live` and `published` compare tokens a second. Limits and targets of every group are in `limits.toml`.
 """
 
@@ -21,11 +21,11 @@ from expert_residency.hwmodels.units import parse_size
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.live.predict import GROUPS, load_live_runs, predict
 from expert_residency.sim.runs.replay import matches_engine, replay
-from expert_residency.sim.validation.published import predict_published
+from expert_residency.sim.validation.published import Left, predict_published
 from expert_residency.toml import load
 from expert_residency.traces import read_trace
 
-Use = Literal["fitted", "unseen"]
+Use = Literal["fitted", "derived", "unseen"]
 APART = 1.10
 """Cases whose measured figures differ by more than this ratio must come out in their order."""
 SECTIONS = ("exact", "live", "published")
@@ -38,7 +38,8 @@ class Case:
     Parameters
     ----------
     group, use
-        Where it counts; `fitted` if anything was fitted to it.
+        Where it counts; `fitted` if anything was fitted to it, `derived` if a number of the profile or preset was
+        derived from the report that it stands in.
     name, kind
         What it is; cases of one kind are alike.
     among
@@ -210,50 +211,72 @@ def live_cases(folder: Path | None = None) -> list[Case]:
     ]
 
 
-def published_cases() -> list[Case]:
-    """Shipped rows of other engines that the formula can be put to."""
-    return _published(load_strata_runs(), "published", None)
+def published_cases(path: Path | None = None) -> tuple[list[Case], list[Left], list[str]]:
+    """Rows of another engine that the formula can be put to: those that ship, or a user's own.
 
+    Parameters
+    ----------
+    path
+        A user's file. A row of it without `profile` is taken for one of the shipped machine with the same cards
+        and processor. One that equals a shipped row in all that it says (source and notes apart) was as little
+        held out as that one; what is predicted is what the user's row says.
 
-def user_cases(path: Path) -> tuple[list[Case], int]:
-    """Rows of a user's file, and how many of them cannot be predicted.
-
-    A row without `profile` and `use` is taken for one of the machine of the shipped rows with the same cards
-    and processor, and is unseen; one that ships as well is what it is there. What is fitted, is fitted on the
-    shipped rows and on those that the file marks `fit`.
+    Returns
+    -------
+    cases, left, notes
+        Two groups: `machine`, as profiles and presets stand, and `row`, after fitting on the other half of the
+        machine's shipped rows (those that a user's file marks `fit` count too). Rows that cannot be predicted,
+        with what is missing. Which of a user's rows ship as well.
     """
     shipped = load_strata_runs()
-    known: dict[tuple[object, ...], list[StrataRun]] = {}
-    for run in shipped:
-        known.setdefault(_key(run), []).append(run)
+    if path is None:
+        return (*_published(shipped, "published", None), [])
     machines = {(run.gpu, run.n_gpus, run.cpu): run for run in shipped if run.profile and run.use}
-    mine = []
-    for row in load_strata_runs(path):
-        run, like = row, machines.get((row.gpu, row.n_gpus, row.cpu))
-        if not row.use and (same := known.get(_key(row))):
-            run = same.pop(0)
-        elif like is not None and not row.profile:
-            use = row.use or "unseen"
-            run = row.model_copy(update={"group": like.group, "profile": like.profile, "use": use})
-        mine.append(run)
-    others = [run for run in shipped if run.use == "fit" and not any(run is own for own in mine)]
-    cases = _published([*mine, *others], f"published {path.name}", mine)
-    return cases, len(mine) - len(cases)
+    mine: list[StrataRun] = []
+    notes: list[str] = []
+    twins: set[int] = set()
+    for number, row in enumerate(load_strata_runs(path), 1):
+        like = machines.get((row.gpu, row.n_gpus, row.cpu))
+        added: dict[str, str] = {}
+        if like is not None and not row.profile:
+            added = {"group": row.group or like.group, "profile": like.profile}
+        twin = next((run for run in shipped if id(run) not in twins and _says(row, run)), None)
+        if twin is not None:
+            twins.add(id(twin))
+            source = row.source if row.source == twin.source else f"{row.source} (= {twin.source})"
+            added |= {"use": twin.use, "source": source}
+            notes.append(f"{path}: row {number} ships as well, so it was as little held out as there")
+        mine.append(row.model_copy(update=added | ({} if row.use or "use" in added else {"use": "unseen"})))
+    others = [run for run in shipped if run.use == "fit" and id(run) not in twins]
+    return (*_published([*mine, *others], f"published {path.name}", mine), notes)
 
 
-def _key(run: StrataRun) -> tuple[object, ...]:
-    """What tells published rows apart; the wording of sources and notes varies."""
-    return run.date, run.cpu, run.quant, run.slots, run.flags, run.workload, run.tok_s, run.ms_token
+_APART = frozenset(("group", "profile", "use", "source", "notes"))
+"""Columns that may differ between two tellings of one run."""
 
 
-def _published(runs: Sequence[StrataRun], group: str, only: Sequence[StrataRun] | None) -> list[Case]:
+def _says(row: StrataRun, run: StrataRun) -> bool:
+    """Whether a shipped row says all that a user's row says; what is left empty differs from nothing."""
+    said = row.model_fields_set - _APART
+    return all(getattr(row, name) == getattr(run, name) for name in said)
+
+
+def _published(
+    runs: Sequence[StrataRun], group: str, only: Sequence[StrataRun] | None
+) -> tuple[list[Case], list[Left]]:
     wanted = None if only is None else {id(run) for run in only}
-    cases = []
-    for machine in predict_published(runs):
+    found, left = predict_published(runs)
+    by_machine, by_row = [], []
+    for machine in found:
         for row in machine.rows:
             run = row.window.run
-            if run.tok_s is not None and (wanted is None or id(run) in wanted):
-                use: Use = "fitted" if run.use == "fit" else "unseen"
-                name = " ".join(f"{machine.name} {run.quant} {run.mode} {run.workload}".split())
-                cases.append(Case(group, use, name, machine.name, machine.name, row.tok_s, run.tok_s))
-    return cases
+            if run.tok_s is None or (wanted is not None and id(run) not in wanted):
+                continue
+            name = " ".join(f"{machine.name} {run.quant} {run.mode} {run.workload}".split())
+            place = name, machine.name, machine.name
+            held: Use = "derived" if row.seen_by else "unseen"
+            by_machine.append(Case(f"{group} machine", held, *place, row.tok_s, run.tok_s))
+            if row.fitted_tok_s is not None:
+                use: Use = "fitted" if run.use == "fit" else held
+                by_row.append(Case(f"{group} row", use, *place, row.fitted_tok_s, run.tok_s))
+    return [*by_machine, *by_row], [one for one in left if wanted is None or id(one.run) in wanted]

@@ -1,59 +1,43 @@
-"""Published rows of the engine Strata predicted from preset and profile, half of each machine's rows unseen.
+"""Published rows of the engine Strata predicted from preset and profile.
 
 A row prints how many routed experts of a window the card, the processor and the link served (or a hit rate), and a
 time. The prediction is the engine's formula on averages: every layer alike, the longer of card and processor,
-the fixed parts of a window. Rows of a machine alternate `fit, unseen` in file order; what is not known about a
-machine is fitted on its first half, four numbers at most, one for every two rows.
+the fixed parts of a window. As the constants stand, no row of the machine is in it, but for numbers of profile or
+preset that were derived from the row's own report: `hwmodels/runs/published/constants.csv` names them, and such
+rows are reported apart. Beside that stands what a fit on half of the machine's rows gives (`fit` and `unseen`
+alternate in file order): one number for every two fit rows, four at most, none for a machine with one.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from expert_residency.errors import SimError
-from expert_residency.hwmodels.profile import ExpertSource, HardwareProfile
+from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.registry import load_profile
-from expert_residency.hwmodels.runs import StrataRun, load_strata_runs
+from expert_residency.hwmodels.runs import ConstantSource, StrataRun, load_constant_sources, load_strata_runs
 from expert_residency.hwmodels.units import ns_for_bytes
 from expert_residency.sim.choices.preset import EnginePreset, load_engine
 from expert_residency.sim.timed.costs import Costs
 from expert_residency.sim.timed.machine import Machine
 from expert_residency.sim.validation.fitting import search
+from expert_residency.sim.validation.rows import (
+    MODELS,
+    TOKENS_A_WINDOW,
+    Window,
+    missing,
+    quant_of,
+    source_of,
+    window_of,
+)
 from expert_residency.traces import ModelGeometry, load_model
 
 UNIONS = {1: 1.0, 2: 1.75, 3: 2.4, 4: 3.05}
 """Distinct misses of a window of so many rows, in those of one row (Niko1221/Strata)."""
-ACCEPTANCE = 0.75
-"""Drafts accepted of those offered, where a row prints neither; published rates are 0.64 to 0.85."""
-TOKENS_A_WINDOW = 2.8
-"""Tokens a window, the start of the fit where a machine's rows print neither windows nor tokens a window."""
-WIDEST_RANGE = 10.0
-"""Rows whose hit rate is a wider range than so many points say too little."""
-_PCIE = re.compile(r"PCIe share ([\d.]+)-([\d.]+)% of routed")
-MODELS = {"Qwen3.8-Flash-Next": "qwen3.8-flash-next", "Swift 1.5 (Flash-Next fine-tune)": "qwen3.8-flash-next"}
 KNOBS = ("tokens a window", "fixed part", "processor rate", "time of a row")
 """What may be fitted, in this order; the first only where rows do not print it."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """One row in numbers of a window: rows, tokens, routed experts by where they were served, and its time."""
-
-    run: StrataRun
-    rows: float
-    tokens: float | None
-    cpu: float
-    pcie: float
-    vram: float
-    measured_ms: float
-
-    def __post_init__(self) -> None:
-        if self.rows < 1:
-            raise SimError(f"{self.run.source}: {self.rows} rows a window")
 
 
 def union(rows: float) -> float:
@@ -62,67 +46,6 @@ def union(rows: float) -> float:
         return UNIONS[4] + (rows - 4) * (UNIONS[4] - UNIONS[3])
     below = math.floor(rows)
     return UNIONS[below] + (rows - below) * (UNIONS.get(below + 1, UNIONS[4]) - UNIONS[below])
-
-
-def window_of(
-    run: StrataRun, preset: EnginePreset, profile: HardwareProfile, geometry: ModelGeometry
-) -> Window | None:
-    """A row as a window; None if it prints neither a hit rate nor counts, or no time.
-
-    Parameters
-    ----------
-    run
-        The published row.
-    preset
-        Its engine.
-    profile
-        Its machine.
-    geometry
-        Its model.
-
-    Returns
-    -------
-    Window | None
-        Experts served a window, by tier.
-    """
-    hits = run.hit_rate_pct
-    if run.tok_s is None or hits is None or hits.high - hits.low > WIDEST_RANGE:
-        return None
-    reference = "spec-corrupt" in run.flags
-    tokens = 1.0 if reference else run.tokens_window
-    if tokens is None and run.windows and run.ms_window:
-        tokens = run.tok_s * run.ms_window / 1000
-    rows = run.rows_window or (2.0 if reference else 1 + ((tokens or TOKENS_A_WINDOW) - 1) / ACCEPTANCE)
-    per_row = geometry.top_k * geometry.n_layers
-    if run.windows and run.routed:
-        rows = run.routed / per_row / run.windows
-    routed = rows * per_row
-    if run.windows and run.cpu_served is not None and run.pcie_served is not None:
-        cpu, pcie = run.cpu_served / run.windows, run.pcie_served / run.windows
-    else:
-        hit, printed = hits.middle / 100, _PCIE.search(run.notes)
-        if printed:
-            pcie = routed * (float(printed[1]) + float(printed[2])) / 200
-            cpu = (1 - hit) * (routed - pcie)
-        else:
-            share = _share(run, preset, profile)
-            missed = routed / (1 + hit * (1 - share) / (1 - hit)) if hit < 1 else 0.0
-            cpu, pcie = (1 - share) * missed, share * missed
-    time = run.ms_window if run.ms_window else 1000 / run.tok_s * (tokens or TOKENS_A_WINDOW)
-    return Window(run, rows, tokens, cpu, pcie, routed - cpu - pcie, time)
-
-
-def _share(run: StrataRun, preset: EnginePreset, profile: HardwareProfile) -> float:
-    """Share of misses over PCIe: the preset's, or what the row's flags ask for; none from a mapped file."""
-    if "mmap" in run.mode:
-        return 0.0
-    asked = re.search(r"pcie[-_]frac ([\d.]+)", run.flags)
-    return float(asked[1]) if asked else preset.fetched(256, profile.link.h2d_mb_per_s, 1) / 256
-
-
-def _source(run: StrataRun) -> ExpertSource:
-    """Memory from which the processor reads."""
-    return "page_cache" if "mmap" in run.mode else "budget" if "budget" in run.mode else "pinned"
 
 
 def predict_ms(
@@ -145,7 +68,7 @@ def predict_ms(
     """
     layers, size = geometry.n_layers, geometry.expert_bytes[0]
     once = union(window.rows) / window.rows
-    rate = processor * profile.cpu.expert_mb_per_s(_source(window.run), geometry.quant_family)
+    rate = processor * profile.cpu.expert_mb_per_s(source_of(window.run), geometry.quant_family)
     link = float(profile.link.h2d_mb_per_s)
     if window.pcie:
         slowed = max(1.0, (rate + link) / profile.dram.shared_mb_per_s)
@@ -163,17 +86,34 @@ def predict_ms(
 
 @dataclass(frozen=True)
 class Prediction:
-    """One row with what came out, before and after fitting."""
+    """One row with what came out.
+
+    Parameters
+    ----------
+    window
+        The row.
+    tok_s
+        As profile and preset stand, tokens a window assumed if no row prints them.
+    fitted_tok_s
+        After fitting on half of the machine's rows; None if nothing was fitted.
+    seen_by
+        Numbers of profile and preset that were derived from the row's own report.
+    """
 
     window: Window
-    unfitted_tok_s: float | None
     tok_s: float
+    fitted_tok_s: float | None
+    seen_by: tuple[ConstantSource, ...]
 
     @property
     def error(self) -> float:
-        """Predicted over measured speed, less 1."""
-        assert self.window.run.tok_s is not None
-        return self.tok_s / self.window.run.tok_s - 1
+        """Predicted over measured speed, less 1, nothing fitted."""
+        return self.tok_s / (self.window.run.tok_s or math.nan) - 1
+
+    @property
+    def fitted_error(self) -> float | None:
+        """The same after fitting."""
+        return None if self.fitted_tok_s is None else self.fitted_tok_s / (self.window.run.tok_s or math.nan) - 1
 
 
 @dataclass(frozen=True)
@@ -184,35 +124,50 @@ class Group:
     fitted: dict[str, float]
     rows: tuple[Prediction, ...]
 
-    def median_error(self, use: str) -> float | None:
-        """Median absolute error of the rows of one use."""
-        errors = [abs(row.error) for row in self.rows if row.window.run.use == use]
+    def median_error(self, use: str | None = None) -> float | None:
+        """Median absolute error: of all rows as the constants stand, or after fitting of the rows of one use."""
+        errors = [
+            abs(error)
+            for row in self.rows
+            if (error := row.error if use is None else row.fitted_error) is not None
+            and use in (None, row.window.run.use)
+        ]
         return statistics.median(errors) if errors else None
 
 
-def predict_group(name: str, runs: Sequence[StrataRun]) -> Group | None:
-    """Predictions of one machine's rows; None if none of them can be used, or none is for fitting."""
+@dataclass(frozen=True)
+class Left:
+    """A row that cannot be predicted, and what is missing."""
+
+    run: StrataRun
+    reason: str
+
+
+def predict_group(name: str, runs: Sequence[StrataRun]) -> Group:
+    """Predictions of one machine's rows, in none of which anything is missing.
+
+    Parameters
+    ----------
+    name
+        Of the machine.
+    runs
+        Its rows, one or more.
+    """
     profile = load_profile(runs[0].profile)
-    windows: list[tuple[Window, Costs, ModelGeometry, EnginePreset]] = []
+    constants = load_constant_sources()
+    items: list[tuple[Window, Costs, ModelGeometry, EnginePreset]] = []
     for run in runs:
-        if run.model not in MODELS:
-            continue
-        geometry = load_model(MODELS[run.model], run.quant)
+        geometry = load_model(MODELS[run.model], quant_of(run))
         preset = load_engine("strata-reference" if "spec-corrupt" in run.flags else "strata")
-        window = window_of(run, preset, profile, geometry)
-        if window is None:
-            continue
         first = geometry.n_layers // run.n_gpus
         split = (first,) * (run.n_gpus - 1) + (geometry.n_layers - first * (run.n_gpus - 1),)
         machine = Machine.split((profile,) * run.n_gpus, split)
-        windows.append((window, Costs.of(geometry, machine, preset), geometry, preset))
-    chosen = [item for item in windows if item[0].run.use == "fit"]
-    if not chosen:
-        return None
-    unknown_tokens = any(window.tokens is None for window, *_ in windows)
-    free = [KNOBS[0]] if unknown_tokens else []
-    free += [knob for knob in KNOBS[1:] if knob != "processor rate" or any(w.cpu for w, *_ in windows)]
-    free = free[: max(1, min(4, len(chosen) // 2))]
+        window = window_of(run, preset, profile, geometry)
+        items.append((window, Costs.of(geometry, machine, preset), geometry, preset))
+    chosen = [item for item in items if item[0].run.use == "fit"]
+    free = [KNOBS[0]] if any(window.tokens is None for window, *_ in items) else []
+    free += [knob for knob in KNOBS[1:] if knob != "processor rate" or any(w.cpu for w, *_ in items)]
+    free = free[: min(4, len(chosen) // 2)]
 
     def speed(item: tuple[Window, Costs, ModelGeometry, EnginePreset], knobs: dict[str, float]) -> float:
         window, costs, geometry, preset = item
@@ -227,22 +182,33 @@ def predict_group(name: str, runs: Sequence[StrataRun]) -> Group | None:
         knobs = dict(zip(free, factors, strict=True))
         return sum(math.log(speed(item, knobs) / (item[0].run.tok_s or 1.0)) ** 2 for item in chosen)
 
-    fitted = dict(zip(free, search(loss, [1.0] * len(free)), strict=True))
+    fitted = dict(zip(free, search(loss, [1.0] * len(free)), strict=True)) if free else {}
     return Group(
         name,
         fitted,
         tuple(
-            Prediction(item[0], speed(item, {}) if item[0].tokens else None, speed(item, fitted))
-            for item in windows
+            Prediction(
+                item[0],
+                speed(item, {}),
+                speed(item, fitted) if fitted else None,
+                tuple(
+                    one
+                    for one in constants
+                    if one.where in (profile.name, item[3].name) and one.report in item[0].run.source
+                ),
+            )
+            for item in items
         ),
     )
 
 
-def predict_published(runs: Sequence[StrataRun] | None = None) -> list[Group]:
-    """All machines whose profile ships and whose rows print what the formula needs."""
+def predict_published(runs: Sequence[StrataRun] | None = None) -> tuple[list[Group], list[Left]]:
+    """All machines with a row that can be predicted, and the rows that cannot, with what is missing."""
     groups: dict[str, list[StrataRun]] = {}
+    left: list[Left] = []
     for run in runs if runs is not None else load_strata_runs():
-        if run.profile and run.use:
-            groups.setdefault(run.group, []).append(run)
-    found = [predict_group(name, members) for name, members in groups.items()]
-    return [group for group in found if group is not None]
+        if (reason := missing(run)) is not None:
+            left.append(Left(run, reason))
+        else:
+            groups.setdefault(run.group or f"{run.n_gpus}x {run.profile}", []).append(run)
+    return [predict_group(name, members) for name, members in groups.items()], left

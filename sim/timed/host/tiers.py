@@ -12,8 +12,8 @@
     RAM holds only what no card holds; a swap exchanges victim and newcomer. `swap=exchange` (the host waits) or
     `streams` (a spare slot and two streams).
 `budget:gib=N`
-    The hottest N GiB of the experts that no card holds are page-locked, the rest is read from the file:
-    `file=blobs` or `gguf`. Page-locked bytes are taken from the page cache.
+    The hottest N GiB of the experts that no card holds (all of them if they are fewer) are page-locked, the
+    rest is read from the file: `file=blobs` or `gguf`. Page-locked bytes are taken from the page cache.
 `flash`
     Nothing in RAM but the expert cache itself: every miss is a direct read of three slices.
 
@@ -136,6 +136,8 @@ def budget(ask: Ask) -> HostPlan:
         raise SimError(f"host budget: gib is {ask.params['gib']!r}, expected a number of GiB") from None
     if budget_bytes <= 0:
         raise SimError(f"host budget: gib is {ask.params['gib']}, expected more than 0")
+    beside = sum(size for key, size in enumerate(ask.sizes) if key not in ask.on_card)
+    budget_bytes = min(budget_bytes, beside)  # more than no card holds cannot be kept
     limit = min(ask.profile.ram.pin_limit_bytes, ask.usable_bytes)
     if budget_bytes > limit:
         raise MisfitError(
