@@ -49,6 +49,10 @@ def _blocks(module: str, *names: str, costly: bool = True, traces: bool = False)
 STYLES = ("qwen3.8-flash-next", "qwen3-30b-a3b", "gpt-oss-20b")
 BLOCKS: dict[str, dict[str, Block]] = {
     "hardware": _blocks("expert_residency.hwmodels.tables", "profiles", "machines", costly=False),
+    "models": {
+        "fields": Block("expert_residency.traces.model_file:fields_table"),
+        "packaged": Block("model_tables:packaged"),
+    },
     "vram": _blocks("expert_residency.sim.validation.slots", "breakdown", "slots", costly=False),
     "published": {"published": Block("expert_residency.sim.validation.published_table:published_table")},
     "live": {"live": Block("expert_residency.sim.validation.live_table:shipped_table", costly=True)},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from expert_residency.families import FAMILIES
 from expert_residency.traces import ModelGeometry, TraceError, list_models, load_model
+from expert_residency.traces.model_file import ModelFile
 
 ALL = [f"{name}/{quant}" for name, quants in list_models().items() for quant in quants]
 
@@ -166,3 +168,21 @@ def test_unknown_geometry_field_is_refused() -> None:
     data = load_model("olmoe-1b-7b").to_dict() | {"colour": 1}
     with pytest.raises(TraceError, match="unknown field"):
         ModelGeometry.from_dict(data)
+
+
+def test_irregular_layers_are_a_list(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    listed = GOOD.replace("first_moe_layer = 1", "moe_layers = [0, 1, 3]")
+    path.write_text(listed)
+    assert load_model(str(path)).layer_ids == (0, 1, 3)
+    for wrong, says in (("moe_layers = [0, 1, 3]\nmoe_layer_step = 2", "leave first_moe_layer and"),
+                        ("moe_layers = [0, 1, 4]", "moe_layers has layer 4, the model has 4 layers")):  # fmt: skip
+        path.write_text(listed.replace("moe_layers = [0, 1, 3]", wrong))
+        with pytest.raises(TraceError, match=says):
+            load_model(str(path))
+
+
+def test_the_schema_of_a_models_file_is_the_one_that_ships() -> None:
+    """Made anew by `python -m expert_residency.traces.model_file > docs/model.schema.json`."""
+    shipped = Path(__file__).parents[1] / "docs" / "model.schema.json"
+    assert json.loads(shipped.read_text()) == ModelFile.model_json_schema()

@@ -1,8 +1,9 @@
 """Model geometry: which layers have experts, how many, how many bytes each.
 
 A geometry is a frozen value. It comes from a TOML file of this package (`load_model`), from a file of the
-user's, or from a trace's own header. Layer ids are the model's own numbers: a model whose first layers are
-dense starts its list at the first MoE layer, and nothing is renumbered.
+user's (TOML, or the model's own weights: `traces.weights`), or from a trace's own header. Layer ids are the
+model's own numbers: a model whose first layers are dense starts its list at the first MoE layer, and nothing is
+renumbered.
 """
 
 from __future__ import annotations
@@ -186,16 +187,16 @@ def list_models() -> dict[str, list[str]]:
 
 
 def load_model(spec: str, quant: str | None = None) -> ModelGeometry:
-    """Geometry by name (`name`, `name/quant`), or from a TOML file of the same form.
+    """Geometry by name (`name`, `name/quant`), from a TOML file of the same form, or from the model's own files.
 
     Raises
     ------
     TraceError
-        Unknown name or quantization (the valid ones are listed), or a file that does not validate.
+        As `read_model`, or an unknown quantization (the valid ones are listed).
     """
-    if not spec.endswith(".toml"):
-        spec, _, tail = spec.partition("/")
-        quant = quant or tail or None
+    name, _, tail = spec.partition("/")
+    if name.lower() in MODELS.names():
+        spec, quant = name, quant or tail or None
     data = read_model(spec)
     return _build(data, quant or data.default_quant)
 
@@ -206,14 +207,24 @@ def read_model(spec: str) -> ModelFile:
     Parameters
     ----------
     spec
-        Name of a packaged model (without a quantization), or path of a TOML file of the same form.
+        Name of a packaged model, path of a TOML file of the same form, or of the model's weights: a GGUF file, a
+        folder, a `config.json` beside safetensors files.
 
     Raises
     ------
     TraceError
-        Unknown name (the valid ones are listed), or a file that does not validate.
+        Unknown name (the valid ones are listed), no such file, or a file that does not validate.
     """
     from expert_residency.traces.model_file import ModelFile
+    from expert_residency.traces.weights import is_weights, read_weights
+
+    if spec.lower() not in MODELS.names():
+        if is_weights(spec):
+            return read_weights(spec)
+        if "/" in spec and not spec.endswith(".toml"):
+            if spec.startswith((".", "/", "~")):
+                raise TraceError("no such file or folder", path=spec)
+            spec = spec.partition("/")[0]
 
     return checked(ModelFile, MODELS.load(spec), TraceError, MODELS.where(spec))
 
@@ -224,7 +235,7 @@ def _build(data: ModelFile, quant: str) -> ModelGeometry:
         raise TraceError(f"unknown quantization {quant!r} of {data.name} (known: {', '.join(data.quants)})")
     quant = by_lower[quant.lower()]
     chosen = data.quants[quant]
-    layers = tuple(range(data.first_moe_layer, data.total_layers, data.moe_layer_step))
+    layers = data.layer_ids
 
     def per_layer(value: int | list[int]) -> tuple[int, ...]:
         return tuple(value) if isinstance(value, list) else (value,) * len(layers)
@@ -240,7 +251,7 @@ def _build(data: ModelFile, quant: str) -> ModelGeometry:
         quant_family=chosen.family,
         head_bytes=chosen.head_bytes,
         dense_only_bytes=chosen.dense_only_bytes,
-        expert_params=3 * data.hidden_size * data.expert_width,
+        expert_params=data.expert_params or 3 * data.hidden_size * data.expert_width,
         hidden_size=data.hidden_size,
         handoff_bytes=data.handoff_bytes,
         total_layers=data.total_layers,

@@ -56,7 +56,9 @@ class SessionShape:
     index_cell_bytes, rope_cell_bytes
         Bytes a position over all layers together, always on the card.
     window_layers, window_tokens
-        Layers that attend over the last so many positions only, with cells of the same size.
+        Layers that attend over the last so many positions only.
+    window_key_values, window_value_values
+        Numbers in a cell of those layers; both 0: as in the others.
     draft
         The draft layer, where the model has one and its sizes are known.
     """
@@ -71,17 +73,34 @@ class SessionShape:
     rope_cell_bytes: int = 0
     window_layers: int = 0
     window_tokens: int = 0
+    window_key_values: int = 0
+    window_value_values: int = 0
     draft: DraftShape | None = None
 
     def cell_bytes(self, kv_type: str) -> int:
-        """Bytes of one cell, keys and values each rounded up to a byte.
+        """Bytes of one cell of a layer that attends over all, keys and values each rounded up to a byte.
 
         Raises
         ------
         TraceError
             For an unknown KV type; the valid ones are listed.
         """
-        if kv_type not in KV_TYPES:
-            raise TraceError(f"unknown KV type {kv_type!r}; valid ones are {', '.join(KV_TYPES)}")
-        sizes = zip((self.key_values, self.value_values), KV_TYPES[kv_type], strict=True)
-        return sum(-(-round(4 * bits * n) // 32) for n, bits in sizes)
+        return _cell_bytes(self.key_values, self.value_values, kv_type)
+
+    def window_cell_bytes(self, kv_type: str) -> int:
+        """Bytes of one cell of a layer with a window.
+
+        Raises
+        ------
+        TraceError
+            As `cell_bytes`.
+        """
+        if not self.window_key_values + self.window_value_values:
+            return self.cell_bytes(kv_type)
+        return _cell_bytes(self.window_key_values, self.window_value_values, kv_type)
+
+
+def _cell_bytes(keys: int, values: int, kv_type: str) -> int:
+    if kv_type not in KV_TYPES:
+        raise TraceError(f"unknown KV type {kv_type!r}; valid ones are {', '.join(KV_TYPES)}")
+    return sum(-(-round(4 * bits * n) // 32) for n, bits in zip((keys, values), KV_TYPES[kv_type], strict=True))

@@ -62,7 +62,9 @@ def session_lines(
     sizes = {
         "recurrent state": shape.state_bytes,
         f"KV, {kv_type}, {cells:,} cells": cells * shape.kv_layers * cell,
-        f"KV of sliding windows, {window:,} cells": window * shape.window_layers * cell,
+        f"KV of sliding windows, {window:,} cells": window
+        * shape.window_layers
+        * shape.window_cell_bytes(kv_type),
         "index": context_tokens * shape.index_cell_bytes,
         "rope": context_tokens * shape.rope_cell_bytes,
         "buffers": shape.buffer_bytes,

@@ -58,6 +58,7 @@ def _register() -> None:
         inspect,
         list_,
         measure,
+        model,
         placement,
         predictor,
         record,

@@ -39,13 +39,12 @@ def given(context: typer.Context, *apart: str) -> list[str]:
     ]
 
 
+MODEL_FORMS = "NAME, NAME/QUANT, FILE.toml, FILE.gguf, or a folder or config.json of Hugging Face"
 TraceArg = Annotated[str, typer.Argument(metavar="TRACE", help="Trace file of any known format, or bundled:NAME.")]
 FormatOpt = Annotated[str | None, typer.Option("--format", help="Trace format; sniffed by default.")]
 ModelOpt = Annotated[
     str | None,
-    typer.Option(
-        "--model", help="Model geometry, NAME, NAME/QUANT or FILE.toml: byte sizes for traces that lack them."
-    ),
+    typer.Option("--model", help=f"Model: {MODEL_FORMS}; its byte sizes replace those of the trace."),
 ]
 JsonOpt = Annotated[
     Path | None,

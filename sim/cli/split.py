@@ -11,6 +11,7 @@ import typer
 from expert_residency.sim.choices.trace import open_trace
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import (
+    MODEL_FORMS,
     FormatOpt,
     JsonOpt,
     number,
@@ -31,7 +32,7 @@ TOKENS, SEED = 448, 1
 
 @app.command()
 def split(
-    model: Annotated[str, typer.Option("--model", help="Model, NAME or FILE.toml.")],
+    model: Annotated[str, typer.Option("--model", help=f"Model: {MODEL_FORMS}.")],
     gpu: Annotated[
         list[str],
         typer.Option("--gpu", help="Machine profile of a card; join several by +, or repeat it."),

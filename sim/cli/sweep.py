@@ -10,7 +10,16 @@ import typer
 
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.choices import ALL, Words, takes_words
-from expert_residency.sim.cli.common import SimulatorOpt, dump_json, given, number, percent, show, table
+from expert_residency.sim.cli.common import (
+    MODEL_FORMS,
+    SimulatorOpt,
+    dump_json,
+    given,
+    number,
+    percent,
+    show,
+    table,
+)
 from expert_residency.sim.cli.progress import Bar
 
 if TYPE_CHECKING:
@@ -33,7 +42,9 @@ TraceOpt = Annotated[
     str | None, typer.Option("--trace", help="Run the built-in sweep over this trace file (or bundled:NAME).")
 ]
 FormatOpt = Annotated[str | None, typer.Option("--format", help="Trace format; sniffed by default.")]
-ModelOpt = Annotated[str | None, typer.Option("--model", help="Model geometry for a trace that lacks byte sizes.")]
+ModelOpt = Annotated[
+    str | None, typer.Option("--model", help=f"Model whose sizes the trace takes: {MODEL_FORMS}.")
+]
 PassesOpt = Annotated[int, typer.Option("--passes", min=0, help="First passes of the trace only; 0 for all.")]
 RUNNING = ("out", "file", "workers", "scheduler", "resume", "retry_failed", "simulator", "json_out")
 """Parameters that choose nothing of a cell."""

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.common import JsonOpt, number, show, table, write_json
+from expert_residency.sim.cli.common import MODEL_FORMS, JsonOpt, number, show, table, write_json
 
 
 @app.command()
 def vram(
-    model: Annotated[str, typer.Option(help="Model geometry, NAME, NAME/QUANT or FILE.toml.")],
+    model: Annotated[str, typer.Option(help=f"Model: {MODEL_FORMS}.")],
     hardware: Annotated[str, typer.Option(help="Profile name or file.")],
     context: Annotated[int, typer.Option(min=1, help="Tokens that the context can hold.")] = 4096,
     kv: Annotated[str, typer.Option(help="KV cell: int8, fp16, q4_0, k8v4 or q8_0.")] = "int8",
