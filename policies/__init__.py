@@ -7,10 +7,20 @@ from expert_residency.policies.protocol import (
     EvictionPolicy,
     Future,
     PlacementPolicy,
+    Policy,
     Pool,
     PrefetchPolicy,
 )
-from expert_residency.policies.registry import available, create, describe, sees_future
+from expert_residency.policies.registry import (
+    adopt,
+    adopt_all,
+    adopted,
+    adopted_sha256,
+    available,
+    create,
+    describe,
+    sees_future,
+)
 
 __all__ = [
     "AdmissionPolicy",
@@ -18,9 +28,14 @@ __all__ = [
     "EvictionPolicy",
     "Future",
     "PlacementPolicy",
+    "Policy",
     "PolicyError",
     "Pool",
     "PrefetchPolicy",
+    "adopt",
+    "adopt_all",
+    "adopted",
+    "adopted_sha256",
     "available",
     "create",
     "describe",

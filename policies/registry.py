@@ -1,15 +1,21 @@
 """Finding policies by name: entry points, built-ins in the same way as a stranger's.
 
 A user writes `name` or `name:param=value,param=value`. A plug-in that cannot be imported warns and is
-skipped; a misspelt name or parameter is an error that lists the valid ones.
+skipped; a misspelt name or parameter is an error that lists the valid ones. A class that no package registers, as
+one of a notebook, is adopted when it is first handed over: from then on its name works in this process like any
+other, and sweeps take it to their workers.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import inspect
+import marshal
 import typing
 import warnings
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any, Literal, overload
 
@@ -32,6 +38,96 @@ KINDS: dict[Kind, type[Policy]] = {
 }
 
 
+Adopted = dict[tuple[Kind, str], type[Policy]]
+_adopted: Adopted = {}
+
+
+def adopt(kind: Kind, policy: Policy | type[Policy]) -> str:
+    """Words for a policy that Python hands over, which `create` takes from now on.
+
+    Parameters
+    ----------
+    kind
+        What it is to decide.
+    policy
+        An instance, or a class whose parameters have defaults. A class of the same name that was adopted before,
+        as by an earlier run of a notebook's cell, is replaced.
+
+    Returns
+    -------
+    str
+        `name:param=value,...`.
+
+    Raises
+    ------
+    PolicyError
+        It is of another kind, has no name, has the name of a registered policy, or a parameter that words cannot
+        give.
+    """
+    cls = policy if isinstance(policy, type) else type(policy)
+    if not issubclass(cls, KINDS[kind]):
+        raise PolicyError(f"{cls.__name__} is not a {KINDS[kind].__name__}: it cannot be the {kind} policy")
+    name = getattr(cls, "name", None)
+    if not isinstance(name, str) or not name or set(name) & set(":,= +"):
+        raise PolicyError(
+            f'class {cls.__name__} needs a name: name = "my-policy", without any of ":,=+" or a space'
+        )
+    if name not in _names(kind):
+        _adopted[kind, name] = cls
+        adopted_sha256(kind, name)  # now, while its source can be read
+    elif load(kind, name) is not cls:
+        raise PolicyError(f"class {cls.__name__}: a {kind} policy is named {name!r} already; give it another name")
+    if isinstance(policy, type):
+        return name
+    values = {f.name: getattr(policy, f.name) for f in dataclasses.fields(policy)}
+    words = name + ":" * bool(values) + ",".join(f"{key}={_word(value)}" for key, value in values.items())
+    if create(kind, words) != policy:
+        raise PolicyError(
+            f"{cls.__name__}: {words!r} does not say it: parameters are to be int, float, bool or str"
+        )
+    return words
+
+
+def adopted() -> Adopted:
+    """Classes that were adopted in this process."""
+    return dict(_adopted)
+
+
+def adopt_all(classes: Mapping[tuple[Kind, str], type[Policy]]) -> None:
+    """Take over what another process adopted."""
+    _adopted.update(classes)
+
+
+def adopted_sha256(kind: Kind, spec: str) -> str | None:
+    """Hash of the source of a policy that was adopted; None for a registered one.
+
+    Two runs of one name may be runs of two classes, which only this tells apart.
+    """
+    cls = _adopted.get((kind, spec.partition(":")[0]))
+    if cls is None:
+        return None
+    stated = cls.__dict__.get(_SOURCE_SHA256)
+    if stated is None:
+        stated = hashlib.sha256(_source(cls).encode()).hexdigest()[:16]
+        setattr(cls, _SOURCE_SHA256, stated)  # goes with the class to processes that cannot read its source
+    return str(stated)
+
+
+_SOURCE_SHA256 = "_expert_residency_source_sha256"
+
+
+def _source(cls: type[Policy]) -> str:
+    try:
+        return inspect.getsource(cls)
+    except (OSError, TypeError):
+        found = [getattr(value, "__func__", value) for value in vars(cls).values()]
+        return repr([marshal.dumps(value.__code__) for value in found if hasattr(value, "__code__")])
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 @functools.cache
 def _names(kind: Kind) -> dict[str, Any]:
     found: dict[str, Any] = {}
@@ -44,8 +140,8 @@ def _names(kind: Kind) -> dict[str, Any]:
 
 
 def available(kind: Kind) -> list[str]:
-    """Names of one kind, sorted."""
-    return list(_names(kind))
+    """Names of one kind, sorted, adopted ones among them."""
+    return sorted({*_names(kind), *(name for own, name in _adopted if own == kind)})
 
 
 def load(kind: Kind, name: str) -> type[Policy]:
@@ -56,8 +152,10 @@ def load(kind: Kind, name: str) -> type[Policy]:
     PolicyError
         No such name (the valid ones are listed), or the plug-in cannot be imported or is of another kind.
     """
+    if (kind, name) in _adopted:
+        return _adopted[kind, name]
     points = _names(kind)
-    check_known(f"{kind} policy", name, points, PolicyError)
+    check_known(f"{kind} policy", name, available(kind), PolicyError)
     try:
         cls = points[name].load()
     except Exception as error:

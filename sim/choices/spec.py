@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from expert_residency.errors import SimError
 from expert_residency.hwmodels.units import parse_size
@@ -21,8 +21,10 @@ from expert_residency.text import check_known
 
 if TYPE_CHECKING:
     from expert_residency.hwmodels.profile import HardwareProfile
+    from expert_residency.policies import Policy
     from expert_residency.traces import ModelGeometry
 
+PolicyLike: TypeAlias = "str | Policy | type[Policy]"
 HostMode = str
 """`name` or `name:param=value,...`, see `sim.timed.host.tiers`."""
 StartState = Literal["cold", "warm", "carry"]
@@ -80,6 +82,16 @@ def _refused(name: str, value: Any, wanted: str) -> SimError:
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise _refused(name, value, "a name")
+    return value
+
+
+def _policy(name: str, value: Any) -> str:
+    from expert_residency.policies import Policy, adopt
+
+    if isinstance(value, Policy) or (isinstance(value, type) and issubclass(value, Policy)):
+        return adopt(cast("Any", name), value)
+    if not isinstance(value, str) or not value.strip():
+        raise _refused(name, value, "a name, or in Python also a policy or its class")
     return value
 
 
@@ -150,6 +162,7 @@ def _table(name: str, value: Any) -> Capacity:
 
 
 TEXT = Kind(_text, str, "string")
+POLICY = Kind(_policy, str, "string")
 NAMES = Kind(read_names, list[str], "string")
 COUNTS = Kind(_counts, list[str], "string")
 FLAG = Kind(_flag, bool, "bool")
@@ -178,7 +191,8 @@ class RunSpec:
     layers_each
         Layers of each card; all on the first by default.
     eviction, admission, prefetch, placement
-        Policy specs, `name` or `name:param=value`. The placement defaults to the eviction policy's.
+        Policy specs, `name` or `name:param=value`; in Python also a policy or its class, which is then adopted
+        under its name (`expert_residency.policies.adopt`). The placement defaults to the eviction policy's.
     engine, miss
         Preset, and a miss mode that overrides the preset's.
     host, start
@@ -216,12 +230,12 @@ class RunSpec:
     layers_each: tuple[int, ...] | None = field(
         metadata=_choice(COUNTS, "MoE layers of each card, as 24+24; all on the first by default.")
     )
-    eviction: str = field(metadata=_choice(TEXT, "Eviction policy, NAME or NAME:param=value."))
-    admission: str = field(metadata=_choice(TEXT, "Admission policy: which misses may take a slot."))
-    prefetch: str = field(metadata=_choice(TEXT, "Prefetch policy."))
+    eviction: str = field(metadata=_choice(POLICY, "Eviction policy, NAME or NAME:param=value."))
+    admission: str = field(metadata=_choice(POLICY, "Admission policy: which misses may take a slot."))
+    prefetch: str = field(metadata=_choice(POLICY, "Prefetch policy."))
     placement: str | None = field(
         metadata=_choice(
-            TEXT, "Initial placement: which experts are resident at the start. The eviction policy's by default."
+            POLICY, "Initial placement: which experts are resident at the start. The eviction policy's by default."
         )
     )
     engine: str = field(
@@ -254,10 +268,10 @@ class RunSpec:
         hardware: str | Sequence[str],
         capacity: Capacity | str | Sequence[str],
         layers_each: str | Sequence[int] | None = None,
-        eviction: str = "lru",
-        admission: str = "always",
-        prefetch: str = "none",
-        placement: str | None = None,
+        eviction: PolicyLike = "lru",
+        admission: PolicyLike = "always",
+        prefetch: PolicyLike = "none",
+        placement: PolicyLike | None = None,
         engine: str = "generic",
         miss: str | None = None,
         host: HostMode = "arena",

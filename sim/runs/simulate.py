@@ -15,7 +15,8 @@ from expert_residency.families import rate_notes
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.units import ns_for_bytes
-from expert_residency.policies import create
+from expert_residency.policies import adopted_sha256, create
+from expert_residency.policies.registry import KINDS
 from expert_residency.sim.choices.prefetch_rule import parse_insertion
 from expert_residency.sim.choices.preset import MISS_MODES, EnginePreset, load_engine
 from expert_residency.sim.choices.spec import START_STATES, RunSpec
@@ -301,6 +302,8 @@ def manifest(
     trace: RoutingTrace, spec: RunSpec, profiles: tuple[HardwareProfile, ...], preset: EnginePreset
 ) -> dict[str, Any]:
     """Everything that decides a result; equal manifests give byte-identical files."""
+    own = {kind: adopted_sha256(kind, words) for kind in KINDS if (words := getattr(spec, kind))}
+    own = {kind: found for kind, found in own.items() if found}
     return {
         "version": version("expert-residency"),
         "model": trace.geometry.label,
@@ -309,6 +312,7 @@ def manifest(
         "hardware_sha256": [_digest(profile.model_dump(mode="json", exclude_none=True)) for profile in profiles],
         "engine_sha256": _digest(preset.model_dump(mode="json", exclude_none=True)),
         "spec": spec.to_dict(),
+        **({"policies_sha256": own} if own else {}),
     }
 
 

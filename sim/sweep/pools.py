@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from expert_residency.errors import SimError
+from expert_residency.policies import adopted
 from expert_residency.sim.sweep.cells import Cell
 from expert_residency.sim.sweep.rows import failed_row
 from expert_residency.sim.sweep.worker import Outcome, run_cell, settle
@@ -109,7 +110,7 @@ def run_all(
 ) -> None:
     """Run every cell and hand each outcome to `collect` as it comes."""
     queue = deque(cells)
-    run = partial(run_cell, simulator=simulator, runs=len(cells))
+    run = partial(run_cell, simulator=simulator, runs=len(cells), policies=adopted())
     while queue:
         with make(None) as pool:
             suspects = _drain(queue, pool, run, collect)

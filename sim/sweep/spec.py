@@ -37,6 +37,7 @@ from expert_residency.errors import SimError, SweepError
 from expert_residency.sim.choices.spec import CHOICES as RUN_CHOICES
 from expert_residency.text import problems
 from expert_residency.toml import load
+from expert_residency.traces import RoutingTrace
 
 OWN = ("trace", "scenario", "passes", "model")
 """Choices that are the sweep's own: which trace, how many of its passes, with which model's byte sizes."""
@@ -66,22 +67,22 @@ class SweepFile(BaseModel):
     misfits
         Cells whose cache or arena is too large for the machine: `refuse` the sweep, or `record` them as such.
     traces
-        Files (relative to the sweep file) or `bundled:NAME`, by the name that cells use.
+        Files (relative to the sweep file), `bundled:NAME` or, from Python, traces, by the name that cells use.
     scenarios, constants, axes, exclude
         As in the module's example.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
     name: str = ""
     misfits: Literal["refuse", "record"] = "refuse"
-    traces: dict[str, TraceRef | str] = Field(min_length=1)
+    traces: dict[str, TraceRef | str | RoutingTrace] = Field(min_length=1)
     scenarios: dict[str, Choices] = Field(default_factory=dict)
     constants: Choices = Field(default_factory=dict)
     axes: dict[str, list[Any]] = Field(default_factory=dict)
     exclude: list[Choices] = Field(default_factory=list)
 
-    def trace_ref(self, name: str) -> TraceRef:
+    def trace_ref(self, name: str) -> TraceRef | RoutingTrace:
         """Trace by name."""
         ref = self.traces[name]
         return TraceRef(path=ref) if isinstance(ref, str) else ref

@@ -49,8 +49,10 @@ class View:
     model: str | None = None
 
 
-def load_trace(ref: TraceRef, base: Path) -> RoutingTrace:
-    """Trace of a sweep file: any format that a reader knows, or `bundled:NAME`."""
+def load_trace(ref: TraceRef | RoutingTrace, base: Path) -> RoutingTrace:
+    """Trace of a sweep: one in memory, any format that a reader knows, or `bundled:NAME`."""
+    if isinstance(ref, RoutingTrace):
+        return ref
     if ref.path.startswith("bundled:"):
         from expert_residency.traces.bundled import load
 

@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from expert_residency.policies import adopt_all
+from expert_residency.policies.registry import Adopted
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.sweep.cells import Cell
 from expert_residency.sim.sweep.rows import MISFIT, Row, failed_row, result_row, room_row
@@ -28,8 +30,24 @@ class Outcome:
     """Who simulated it; empty if nobody did."""
 
 
-def run_cell(cell: Cell, simulator: str = "auto", runs: int = 1) -> Outcome:
-    """Simulate `cell`, one of `runs`; an error becomes a row with its reason."""
+def run_cell(cell: Cell, simulator: str = "auto", runs: int = 1, policies: Adopted | None = None) -> Outcome:
+    """Simulate `cell`, one of `runs`; an error becomes a row with its reason.
+
+    Parameters
+    ----------
+    cell
+        What to simulate.
+    simulator, runs
+        As for `simulate`.
+    policies
+        Classes that the main process adopted, which no package registers here.
+
+    Returns
+    -------
+    Outcome
+        The row, and what goes to the log.
+    """
+    adopt_all(policies or {})
     began = time.perf_counter()
     ran = ""
     row: Row = {}

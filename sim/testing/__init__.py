@@ -1,6 +1,6 @@
 """Checks that any policy can run, built-in or a stranger's, and what they are made of.
 
-    from sim.testing import check_admission, check_eviction, check_prefetch
+    from expert_residency.sim.testing import check_admission, check_eviction, check_prefetch
     check_eviction(MyPolicy())
 
 Each law is a function of its own, so that a test suite can name the one that fails:
@@ -9,8 +9,8 @@ Each law is a function of its own, so that a test suite can name the one that fa
     def test_my_policy(check):
         check(MyPolicy())
 
-`sim.testing.strategies` has hypothesis strategies for geometries, traces and capacities; `sim.testing.optimum`
-the best possible hits of tiny traces, by trying everything.
+`strategies` has hypothesis strategies for geometries, traces and capacities; `optimum` the best possible hits of
+tiny traces, by trying everything.
 """
 
 from expert_residency.sim.testing.admission import ADMISSION_CHECKS, check_admission
