@@ -166,7 +166,7 @@ def test_no_such_file(tmp_path: Path) -> None:
 
 def test_unknown_geometry_field_is_refused() -> None:
     data = load_model("olmoe-1b-7b").to_dict() | {"colour": 1}
-    with pytest.raises(TraceError, match="unknown field"):
+    with pytest.raises(TraceError, match="unknown key"):
         ModelGeometry.from_dict(data)
 
 

@@ -133,7 +133,7 @@ def test_columns_are_as_documented(trace: RoutingTrace, tmp_path: Path) -> None:
 def test_predictions_of_several_rows_are_united(trace: RoutingTrace, tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     write_parquet(trace, path)
-    table = pq.read_table(path)
+    table = unsealed(pq.read_table(path))
     lists = [[3, 1], [1, 4], [], *([[]] * (table.num_rows - 3))]
     pq.write_table(table.append_column("predicted_d2", pa.array(lists, pa.list_(pa.int16()))), path)
     offsets, experts = read_trace(path).predictions[2]
@@ -141,10 +141,17 @@ def test_predictions_of_several_rows_are_united(trace: RoutingTrace, tmp_path: P
     assert offsets.tolist() == [0, *([3] * trace.n_events)]
 
 
+def unsealed(table: pa.Table) -> pa.Table:
+    """Without the hashes, as another program would write it."""
+    header = json.loads(table.schema.metadata[b"expert_residency"])
+    plain = {key: value for key, value in header.items() if key not in ("content_sha256", "header_sha256")}
+    return table.replace_schema_metadata({b"expert_residency": json.dumps(plain).encode()})
+
+
 def edited(trace: RoutingTrace, path: Path, **columns: list[object] | None) -> Path:
     """The trace's file with columns replaced, or dropped where None."""
     write_parquet(trace, path)
-    table = pq.read_table(path)
+    table = unsealed(pq.read_table(path))
     for name, values in columns.items():
         at = table.column_names.index(name)
         table = table.remove_column(at)
@@ -156,7 +163,7 @@ def edited(trace: RoutingTrace, path: Path, **columns: list[object] | None) -> P
 
 def with_header(trace: RoutingTrace, path: Path, **changes: object) -> Path:
     write_parquet(trace, path)
-    table = pq.read_table(path)
+    table = unsealed(pq.read_table(path))
     header = json.loads(table.schema.metadata[b"expert_residency"]) | changes
     pq.write_table(table.replace_schema_metadata({b"expert_residency": json.dumps(header).encode()}), path)
     return path
@@ -222,6 +229,108 @@ def test_bad_columns_are_one_sentence(trace: RoutingTrace, tmp_path: Path) -> No
     assert "expected a list" in refused(edited(trace, path, experts=rows))
     pq.write_table(table.append_column("colour", table.column("row")), path)
     assert "unknown column(s) colour" in refused(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"emits": {"0": -1000}}, "emits.0: input should be greater than or equal to 0 (found -1000)"),
+        ({"emits": {"0": 10**9}}, "emits.0: input should be less than or equal to 65536"),
+        ({"emits": {"0": 1.9}}, "emits.0: input should be a valid integer (found 1.9)"),
+        ({"emits": {"0": "7"}}, "emits.0: input should be a valid integer (found '7')"),
+        ({"emits": {"0": True}}, "emits.0: input should be a valid integer (found True)"),
+        ({"emits": {"a": 7}}, "emits.a"),
+        ({"emits": "a"}, "emits: input should be a valid dictionary"),
+        ({"meta": None}, "meta: input should be a valid dictionary"),
+        ({"meta": {"synthetic": "no"}}, "meta.synthetic: input should be a valid boolean (found 'no')"),
+        ({"expert_bytes": [True, 20]}, "geometry.expert_bytes.0: input should be a valid integer (found True)"),
+        ({"expert_bytes": [10.5, 20]}, "geometry.expert_bytes.0: input should be a valid integer (found 10.5)"),
+        ({"expert_bytes": ["10", 20]}, "geometry.expert_bytes.0: input should be a valid integer (found '10')"),
+        ({"expert_bytes": [10**30, 20]}, "geometry.expert_bytes.0: input should be less than or equal to"),
+        ({"expert_bytes": [10, 2**59]}, "its sizes add up to more than"),
+        ({"dense_bytes": [-5, 1]}, "geometry.dense_bytes.0: input should be greater than or equal to 0"),
+        ({"head_bytes": -(10**9)}, "geometry.head_bytes: input should be greater than or equal to 0"),
+        ({"head_bytes": 1.5}, "geometry.head_bytes: input should be a valid integer"),
+        ({"total_layers": -1}, "geometry.total_layers"),
+        ({"top_k": 2.5}, "geometry.top_k: input should be a valid integer"),
+        ({"top_k": 7}, "top-k 7 of 6 experts is impossible"),
+        ({"experts": 4}, "expert id 5 outside 0..3"),
+        ({"experts": 10**9}, "geometry.experts: input should be less than or equal to 32767"),
+        ({"layer_ids": [2, 1]}, "layer ids must ascend"),
+        ({"quant_family": 4}, "geometry.quant_family: input should be a valid string"),
+        ({"colour": 4}, "geometry: unknown key 'colour'"),
+    ],
+)
+def test_a_header_that_does_not_fit_is_one_sentence(
+    changes: dict[str, object], words: str, trace: RoutingTrace, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.parquet"
+    if not changes.keys() & {"emits", "meta"}:
+        changes = {"geometry": trace.geometry.to_dict() | changes}
+    assert words in refused(with_header(trace, path, **changes))
+
+
+def test_an_edited_file_is_refused_unless_its_hashes_are_left_out(trace: RoutingTrace, tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    write_parquet(trace, path)
+    table = pq.read_table(path)
+    header = json.loads(table.schema.metadata[b"expert_residency"])
+    assert header["content_sha256"] == trace.content_hash
+    longer = header | {"emits": {"0": 7}}
+    pq.write_table(table.replace_schema_metadata({b"expert_residency": json.dumps(longer).encode()}), path)
+    assert "the metadata block is not what was written (its header_sha256 differs)" in refused(path)
+    positions = table.set_column(4, "position", pa.array(range(table.num_rows), pa.int32()))
+    pq.write_table(positions, path)
+    assert "the content is not what was written (its content_sha256 differs)" in refused(path)
+    pq.write_table(unsealed(positions), path)
+    assert read_trace(path).row_position.tolist() == list(range(table.num_rows))
+
+
+def test_numbers_are_not_cut_to_fit(trace: RoutingTrace, tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    write_parquet(trace, path)
+    table = pq.read_table(path)
+    passes, rows = table.column("pass").to_pylist(), table.num_rows
+    assert "column pass is double, expected integers" in refused(
+        edited(trace, path, **{"pass": [number + 0.25 for number in passes]})
+    )
+    halves = [[float(e) + 0.5 for e in row] for row in table.column("experts").to_pylist()]
+    assert "column experts has lists of double, expected integers" in refused(edited(trace, path, experts=halves))
+    assert "row_position goes from 0 to 4294967296" in refused(
+        edited(trace, path, position=[2**32, *[0] * (rows - 1)])
+    )
+    assert "passes go from 0 to 4611686018427387904" in refused(
+        edited(trace, path, **{"pass": [*passes[:-1], 1 << 62]})
+    )
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_flipped_bit_is_never_another_trace(streamed: bool, tmp_path: Path) -> None:
+    """Pages have checksums, block and content a hash; parts have no content hash, and are refused as often."""
+    import random
+
+    from expert_residency.traces.bundled import load
+    from expert_residency.traces.stream import stream_parquet
+
+    whole = load("tinymoe-code")
+    trace = whole.select_passes(np.arange(whole.n_passes) < 6)
+    path = tmp_path / "t.parquet"
+    write_parquet(trace, path)
+    data, draw = path.read_bytes(), random.Random(7)
+    outcomes = {"same": 0, "refused": 0}
+    for _ in range(200):
+        bit = draw.randrange(8 * len(data))
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << (bit % 8)
+        path.write_bytes(damaged)
+        try:
+            found = trace if streamed and list(stream_parquet(path)) else read_trace(path, "parquet")
+        except TraceError:
+            outcomes["refused"] += 1
+            continue
+        outcomes["same"] += 1
+        assert (found.content_hash, found.meta) == (trace.content_hash, trace.meta)
+    assert outcomes["refused"] > 180
 
 
 def test_a_failed_write_leaves_nothing(trace: RoutingTrace, tmp_path: Path) -> None:

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 MODELS = Shelf("expert_residency.traces", "models", "model", TraceError)
 """Where model files are."""
+LARGEST_ID = (1 << 15) - 1
+"""Of a layer or an expert: ids of traces have 16 bits."""
+LARGEST_BYTES = 1 << 60
+"""Of a whole model: sums of it stay integers of 64 bits."""
+
+_PLAIN_SIZES = ("head_bytes", "dense_only_bytes", "expert_params", "hidden_size", "handoff_bytes", "total_layers")
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,8 @@ class ModelGeometry:
         n = len(self.layer_ids)
         if n == 0:
             raise TraceError(f"model {self.name!r} has no MoE layer")
+        if not 0 <= min(self.layer_ids) <= max(*self.layer_ids, self.experts) <= LARGEST_ID:
+            raise TraceError(f"model {self.name!r}: ids of layers and experts go from 0 to {LARGEST_ID:,}")
         if list(self.layer_ids) != sorted(set(self.layer_ids)):
             raise TraceError(f"model {self.name!r}: layer ids must ascend without repeats")
         for name in ("expert_bytes", "dense_bytes"):
@@ -94,6 +102,12 @@ class ModelGeometry:
                 raise TraceError(f"model {self.name!r}: expert bytes of layer {layer} are missing (found {size})")
         if not 0 < self.top_k <= self.experts:
             raise TraceError(f"model {self.name!r}: top-k {self.top_k} of {self.experts} experts is impossible")
+        rest = {name: getattr(self, name) for name in _PLAIN_SIZES} | {"dense_bytes": min(self.dense_bytes)}
+        negative = [name for name, size in rest.items() if size < 0]
+        if negative:
+            raise TraceError(f"model {self.name!r}: {negative[0]} is {rest[negative[0]]}, less than nothing")
+        if self.all_expert_bytes + sum(self.dense_bytes) + sum(rest.values()) > LARGEST_BYTES:
+            raise TraceError(f"model {self.name!r}: its sizes add up to more than {LARGEST_BYTES:,} bytes")
 
     @property
     def n_layers(self) -> int:
@@ -166,11 +180,10 @@ class ModelGeometry:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ModelGeometry:
-        """Geometry from `to_dict`'s form; unknown keys are refused."""
-        known = set(cls.__dataclass_fields__) - {"session"}
-        extra = sorted(set(data) - known)
-        if extra:
-            raise TraceError(f"geometry has unknown field(s) {', '.join(extra)}")
+        """Geometry from `to_dict`'s form; unknown keys and values of another kind are refused."""
+        from expert_residency.traces.header import GeometryForm
+
+        data = checked(GeometryForm, data, TraceError).model_dump()
         fields: dict[str, Any] = {f: (tuple(v) if isinstance(v, list) else v) for f, v in data.items()}
         return cls(**fields)
 

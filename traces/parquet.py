@@ -20,13 +20,14 @@ the order in which they first occur; the writer puts the whole set on the event'
 
 File metadata, key `expert_residency`: JSON with `format_version`, `geometry` (`ModelGeometry.to_dict`),
 `emits` (pass number to tokens, only for passes that emit other than one) and `meta` (`source_engine`,
-`source_sha256`, `synthetic`, `notes`, and whatever else the trace carries).
+`source_sha256`, `synthetic`, `notes`, and whatever else the trace carries). `content_sha256` and `header_sha256`
+are hashes of the trace and of the block itself; pages carry checksums. All are checked at reading, where they are
+there.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -38,18 +39,21 @@ import numpy.typing as npt
 from expert_residency.errors import TraceError
 from expert_residency.files import atomic
 from expert_residency.traces.geometry import ModelGeometry
+from expert_residency.traces.header import FORMAT_VERSION, check_content, parse, seal
+from expert_residency.traces.sizes import check_unpacked
 from expert_residency.traces.trace import IntArray, Phase, RoutingTrace, assemble, csr_offsets, ragged_take
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-FORMAT_VERSION = 1
 METADATA_KEY = b"expert_residency"
 _REQUIRED = ("request", "pass", "row", "phase", "position", "layer", "experts")
 _OPTIONAL = ("weights", "residency")
 _ROWS_PER_GROUP = 1 << 18
-_PREDICTED = re.compile(r"predicted_d(\d+)")
+_PREDICTED = re.compile(r"predicted_d(\d{1,4})")
+_VALUE_BYTES = 8
+"""Of a value in memory, at most."""
 
 
 def write_parquet(trace: RoutingTrace, path: str | os.PathLike[str]) -> None:
@@ -68,8 +72,11 @@ def write_parquet(trace: RoutingTrace, path: str | os.PathLike[str]) -> None:
         "emits": {str(p): int(trace.pass_emits[p]) for p in np.flatnonzero(trace.pass_emits != 1)},
         "meta": trace.meta,
     }
-    schema = _schema(trace).with_metadata({METADATA_KEY: json.dumps(header, allow_nan=False).encode()})
-    with atomic(path) as part, pq.ParquetWriter(part, schema, compression="zstd") as writer:
+    schema = _schema(trace).with_metadata({METADATA_KEY: seal(header, trace.content_hash)})
+    with (
+        atomic(path) as part,
+        pq.ParquetWriter(part, schema, compression="zstd", write_page_checksum=True) as writer,
+    ):
         for start in range(0, trace.n_rows, _ROWS_PER_GROUP):
             writer.write_table(_group(trace, start, min(start + _ROWS_PER_GROUP, trace.n_rows), schema))
 
@@ -138,52 +145,59 @@ def read_parquet(path: str | os.PathLike[str]) -> RoutingTrace:
     Raises
     ------
     TraceError
-        Not Parquet or cut off, no `expert_residency` block, another format version, missing or unknown
+        Not Parquet, cut off or damaged, no `expert_residency` block, another format version, missing or unknown
         columns, a geometry without expert bytes (the layer is named), duplicate or missing rows.
     """
-    import pyarrow.parquet as pq
-
-    with _whole_file(path), pq.ParquetFile(path) as file:
-        header = _header(file, path)
-        return read_table(file, header, _geometry(header, path), path)
+    with open_parquet(path) as file:
+        header, geometry = _header(file, path)
+        trace = read_table(file, header, geometry, path)
+    check_content(header, trace.content_hash, path)
+    return trace
 
 
 def read_geometry(path: str | os.PathLike[str]) -> tuple[dict[str, Any], ModelGeometry]:
     """Metadata block and geometry of a trace; raises as `read_parquet`."""
-    import pyarrow.parquet as pq
-
-    with _whole_file(path), pq.ParquetFile(path) as file:
-        header = _header(file, path)
-        return header, _geometry(header, path)
+    with open_parquet(path) as file:
+        return _header(file, path)
 
 
 @contextlib.contextmanager
-def _whole_file(path: object) -> Iterator[None]:
-    """Errors of the Parquet library in one sentence."""
+def open_parquet(path: str | os.PathLike[str]) -> Iterator[pq.ParquetFile]:
+    """A Parquet file whose pages are checked as they are read.
+
+    Raises
+    ------
+    TraceError
+        Whatever the Parquet library finds, then and while it is open, in one sentence.
+    """
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
     try:
-        yield
-    except (pa.ArrowException, OSError) as error:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            _check_size(file, path)
+            yield file
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, FileNotFoundError):
             raise TraceError("no such file", path=path) from None
-        reason = str(error).splitlines()[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise TraceError(f"not a whole Parquet file ({reason})", path=path) from None
 
 
-def _header(file: pq.ParquetFile, path: object) -> dict[str, Any]:
+def _check_size(file: pq.ParquetFile, path: str | os.PathLike[str]) -> None:
+    """Refuse a small file that claims to hold far more than traces do."""
+    groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
+    values = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
+    check_unpacked(_VALUE_BYTES * values, os.path.getsize(path), path)
+
+
+def _header(file: pq.ParquetFile, path: object) -> tuple[dict[str, Any], ModelGeometry]:
     block = (file.schema_arrow.metadata or {}).get(METADATA_KEY)
     if block is None:
         raise TraceError(
             "Parquet file without the metadata block 'expert_residency': not a routing trace", path=path
         )
-    try:
-        header = json.loads(block)
-        version, _ = header["format_version"], header["geometry"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise TraceError(f"the metadata block is not readable ({error!r})", path=path) from None
-    if version != FORMAT_VERSION:
-        raise TraceError(f"format version {version}, expected {FORMAT_VERSION}", path=path)
+    found = parse(block, path)
     names = file.schema_arrow.names
     missing = [name for name in _REQUIRED if name not in names]
     if missing:
@@ -191,21 +205,7 @@ def _header(file: pq.ParquetFile, path: object) -> dict[str, Any]:
     unknown = [n for n in names if n not in (*_REQUIRED, *_OPTIONAL) and not _PREDICTED.fullmatch(n)]
     if unknown:
         raise TraceError(f"unknown column(s) {', '.join(unknown)}", path=path)
-    return dict(header)
-
-
-def _geometry(header: dict[str, Any], path: object) -> ModelGeometry:
-    data = header["geometry"]
-    try:
-        sizes = data["expert_bytes"]
-        if len(sizes) < len(data["layer_ids"]):
-            layer = data["layer_ids"][len(sizes)]
-            raise TraceError(f"expert bytes of layer {layer} are missing")
-        return ModelGeometry.from_dict(data)
-    except TraceError as error:
-        raise TraceError(str(error), path=path, place="geometry") from None
-    except (KeyError, TypeError) as error:
-        raise TraceError(f"incomplete ({error!r})", path=path, place="geometry") from None
+    return found
 
 
 def read_table(
@@ -238,6 +238,10 @@ def read_table(
     row_pass, row, layer = (_numbers(file, name, path) for name in ("pass", "row", "layer"))
     if len(row_pass) == 0:
         raise TraceError("the trace has no routing rows", path=path)
+    if not 0 <= int(row_pass.min()) <= int(row_pass.max()) < len(row_pass):
+        raise TraceError(
+            f"passes go from {row_pass.min()} to {row_pass.max()} in {len(row_pass):,} rows", path=path
+        )
     layer_index = _layer_index(layer, geometry, path)
     code = row_pass * geometry.n_layers + layer_index
     order = np.lexsort((row, code)) if _unsorted(code, row) else np.arange(len(row))
@@ -289,13 +293,14 @@ def _column(file: pq.ParquetFile | pa.Table, name: str) -> Any:
 
 
 def _numbers(file: pq.ParquetFile | pa.Table, name: str, path: object) -> IntArray:
+    import pyarrow as pa
+
     column = _column(file, name)
     if column.null_count:
         raise TraceError(f"column {name} has empty cells", path=path)
-    try:
-        return np.asarray(column.to_numpy(), dtype=np.int64)
-    except (TypeError, ValueError):
-        raise TraceError(f"column {name} is {column.type}, expected integers", path=path) from None
+    if not pa.types.is_integer(column.type):
+        raise TraceError(f"column {name} is {column.type}, expected integers", path=path)
+    return np.asarray(column.to_numpy(), dtype=np.int64)
 
 
 def _phases(file: pq.ParquetFile | pa.Table, path: object) -> IntArray:
@@ -319,6 +324,9 @@ def _lists(file: pq.ParquetFile | pa.Table, name: str, path: object) -> tuple[In
     column = _column(file, name)
     if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
         raise TraceError(f"column {name} is {column.type}, expected a list", path=path)
+    kind, is_kind = ("numbers", pa.types.is_floating) if name == "weights" else ("integers", pa.types.is_integer)
+    if not is_kind(column.type.value_type):
+        raise TraceError(f"column {name} has lists of {column.type.value_type}, expected {kind}", path=path)
     counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
     flat = pc.list_flatten(column)
     if flat.null_count:

@@ -10,7 +10,7 @@ import numpy as np
 
 from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry
-from expert_residency.traces.parquet import read_geometry, read_table
+from expert_residency.traces.parquet import open_parquet, read_geometry, read_table
 from expert_residency.traces.trace import RoutingTrace
 
 if TYPE_CHECKING:
@@ -41,12 +41,11 @@ def stream_parquet(path: str | os.PathLike[str], rows: int = ROWS) -> Iterator[R
         the order of passes.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     header, geometry = read_geometry(path)
     done = 0
     rest: Any = None
-    with pq.ParquetFile(path) as file:
+    with open_parquet(path) as file:
         if file.metadata.num_rows == 0:
             raise TraceError("the trace has no routing rows", path=path)
         for batch in file.iter_batches(batch_size=rows):

@@ -175,9 +175,11 @@ class RoutingTrace:
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 over geometry and arrays: equal traces have equal hashes however they were stored."""
+        """SHA-256 over geometry and arrays: equal traces have equal hashes however they were stored and named."""
         digest = hashlib.sha256()
-        digest.update(repr(sorted(self.geometry.to_dict().items())).encode())
+        sizes = self.geometry.to_dict()
+        del sizes["source"]  # says where sizes come from, often with a file's name
+        digest.update(repr(sorted(sizes.items())).encode())
         for name, dtype in (
             ("pass_request", np.int32), ("pass_phase", np.int8), ("pass_emits", np.int32),
             ("event_pass", np.int32), ("event_layer", np.int16), ("event_row_offsets", np.int64),
@@ -291,19 +293,28 @@ def assemble(
     start = np.flatnonzero(np.concatenate([[True], np.diff(code) != 0]))
     return RoutingTrace(
         geometry=geometry,
-        pass_request=np.asarray(pass_request, dtype=np.int32),
+        pass_request=_int32(pass_request, "pass_request"),
         pass_phase=np.asarray(pass_phase, dtype=np.int8),
-        pass_emits=np.asarray(pass_emits, dtype=np.int32),
+        pass_emits=_int32(pass_emits, "pass_emits"),
         event_pass=(code[start] // geometry.n_layers).astype(np.int32),
         event_layer=(code[start] % geometry.n_layers).astype(np.int16),
         event_row_offsets=np.concatenate([start, [len(code)]]).astype(np.int64),
-        row_position=np.asarray(row_position, dtype=np.int32),
+        row_position=_int32(row_position, "row_position"),
         row_offsets=csr_offsets(row_counts),
         row_experts=_narrow(row_experts, geometry.experts),
         row_weights=None if row_weights is None else np.asarray(row_weights, dtype=np.float32),
         row_residency=None if row_residency is None else np.asarray(row_residency, dtype=np.int8),
         meta=meta or {},
     )
+
+
+def _int32(values: IntArray, name: str) -> IntArray:
+    """A column of 32 bits; what does not fit is refused, since numpy would make another number of it."""
+    limit = np.iinfo(np.int32)
+    wide = np.asarray(values, dtype=np.int64)
+    if len(wide) and not limit.min <= int(wide.min()) <= int(wide.max()) <= limit.max:
+        raise TraceError(f"{name} goes from {wide.min()} to {wide.max()}, more than 32 bits hold")
+    return wide.astype(np.int32)
 
 
 def _narrow(experts: IntArray, limit: int) -> IntArray:

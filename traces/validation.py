@@ -50,6 +50,9 @@ def _check_columns(t: RoutingTrace) -> None:
     for name in ("pass_request", "pass_emits"):
         if len(getattr(t, name)) != t.n_passes:
             raise TraceError(f"{name} has {len(getattr(t, name))} entries for {t.n_passes} passes")
+    if int(t.pass_emits.min()) < 0:
+        at = int(np.argmin(t.pass_emits))
+        raise TraceError(f"pass {at} emits {int(t.pass_emits[at])} tokens, less than none")
     if len(t.event_pass) != t.n_events or int(t.event_pass.max()) >= t.n_passes:
         raise TraceError(f"events name pass {int(t.event_pass.max())} of {t.n_passes}")
     for name in ("row_weights", "row_residency"):

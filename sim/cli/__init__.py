@@ -88,6 +88,9 @@ def main(args: list[str] | None = None) -> None:
     except UserError as error:
         sys.stderr.write(f"residency: {' '.join(str(error).split())}\n")
         raise SystemExit(2) from None
+    except MemoryError as error:
+        sys.stderr.write(f"residency: not enough memory here ({str(error) or 'for what was asked'})\n")
+        raise SystemExit(2) from None
     except KeyboardInterrupt:
         sys.stderr.write("residency: interrupted\n")
         raise SystemExit(130) from None

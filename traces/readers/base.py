@@ -10,7 +10,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import inspect
+import struct
 import warnings
+import zipfile
 import zlib
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
@@ -20,10 +22,17 @@ from typing import Any, Protocol, runtime_checkable
 from expert_residency.errors import TraceError
 from expert_residency.text import check_known
 from expert_residency.traces.geometry import ModelGeometry, load_model
+from expert_residency.traces.sizes import read_limited
 from expert_residency.traces.trace import RoutingTrace
 
 GROUP = "expert_residency.readers"
 HEAD_BYTES = 1 << 16
+_NOT_FORESEEN = (
+    ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, NotImplementedError, OSError,
+    RecursionError, TypeError, ValueError, struct.error, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What damaged files raise in libraries and in readers that did not think of them."""
+_SAID = 200
 
 
 @runtime_checkable
@@ -115,6 +124,13 @@ def read_trace(
         if str(path) in str(error):
             raise
         raise TraceError(str(error), path=path) from None
+    except _NOT_FORESEEN as error:  # a sentence for who reads files, the cause for who writes readers
+        said = " ".join(str(error).split())[:_SAID]
+        raise TraceError(
+            f"cannot be read as {reader.name} ({type(error).__name__}: {said}); the file is damaged, or of "
+            "another form than this reader knows",
+            path=path,
+        ) from error
 
 
 def _sniffed(path: Path, known: dict[str, Reader]) -> Reader:
@@ -131,7 +147,7 @@ def read_bytes(path: Path, limit: int | None = None) -> bytes:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
         with gzip.open(path) if packed else path.open("rb") as stream:
-            data = stream.read(-1 if limit is None else limit)
+            data = read_limited(stream.read, path.stat().st_size, path) if limit is None else stream.read(limit)
     except FileNotFoundError:
         raise TraceError("no such file", path=path) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

@@ -140,7 +140,7 @@ def _geometry(
             "n_layer, n_expert and n_expert_used expected in the preamble", path=path, place="line 2"
         ) from None
     if model is not None:
-        lost = sorted(set(model.layer_ids) - set(range(n_layer)))
+        lost = [layer for layer in model.layer_ids if layer >= n_layer]
         if lost or model.experts != experts:
             span = f"MoE layers {model.layer_ids[0]}..{model.layer_ids[-1]} of {model.experts}"
             raise TraceError(
@@ -151,7 +151,7 @@ def _geometry(
         if layer not in sizes:
             why = f"expert bytes of layer {layer} are missing from the preamble; give --model for the sizes"
             raise TraceError(why, path=path)
-    strangers = sorted(set(sizes) - set(range(n_layer)))
+    strangers = sorted(layer for layer in sizes if not 0 <= layer < n_layer)
     if strangers:
         raise TraceError(f"layer {strangers[0]} in the preamble of a model with {n_layer} layers", path=path)
     moe = [layer for layer in range(n_layer) if sizes[layer][0] > 0]

@@ -33,6 +33,8 @@ def load_json(path: Path) -> Any:
         raise TraceError(
             f"{what} ({error.msg})", path=path, place=f"line {error.lineno}, column {error.colno}"
         ) from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists in lists in lists
+        raise TraceError(f"not JSON that a trace would be ({error})", path=path) from None
 
 
 def need_model(path: Path, model: ModelGeometry | None, lacks: str = "expert bytes") -> ModelGeometry:

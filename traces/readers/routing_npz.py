@@ -18,6 +18,7 @@ from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.readers.base import read_bytes, source_meta
 from expert_residency.traces.readers.checks import check_experts, check_size, need_model
+from expert_residency.traces.sizes import check_unpacked
 from expert_residency.traces.trace import IntArray, Phase, RoutingTrace, assemble
 
 name = "routing-npz"
@@ -88,7 +89,12 @@ def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
             if missing:
                 found = ", ".join(file.files)
                 raise TraceError(f"array(s) {', '.join(missing)} missing (found: {found})", path=path)
-            return {n: file[n] for n in file.files if n in (*_REQUIRED, "probs")}
+            check_unpacked(sum(member.file_size for member in file.zip.infolist()), len(data), path)
+            arrays = {n: file[n] for n in file.files if n in (*_REQUIRED, "probs")}
+            strange = [n for n, values in arrays.items() if not isinstance(values, np.ndarray)]
+            if strange:
+                raise TraceError(f"{strange[0]} is not an array of numpy", path=path)
+            return arrays
     except TraceError:
         raise
     except ValueError as error:
