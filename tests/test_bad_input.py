@@ -304,7 +304,7 @@ def test_what_the_sizes_of_a_trace_lack_is_said(here, capsys):
         said = capsys.readouterr().out
         assert stopped.value.code == 0
         assert "lack output head and hidden size, which then cost nothing: give the model with --model" in said
-    assert "context and the engine's reserve: residency vram" in said
+    assert "context and the engine's reserve are not taken off (residency vram" in said
     whole = replace(bare.geometry, head_bytes=1, hidden_size=1)
     assert whole.gap == ""
     with pytest.raises(SimError, match="--model"):

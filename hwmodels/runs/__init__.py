@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import re
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -187,6 +188,23 @@ def load_strata_runs(path: Path | None = None) -> tuple[StrataRun, ...]:
 def load_engine_runs(path: Path | None = None) -> tuple[EngineRun, ...]:
     """Rows of `other_engines.csv`; errors as in `load_strata_runs`."""
     return _load(EngineRun, path, "other_engines.csv")
+
+
+@cache
+def compared_pairs() -> frozenset[tuple[str, str]]:
+    """(model, profile) of every measured speed that ships and that a prediction is laid beside, in lower case."""
+    rows = [_Pair(row.model, row.profile) for row in load_strata_runs() if row.profile and row.tok_s is not None]
+    own = resources.files("expert_residency.hwmodels.runs") / "own"
+    for file in own.iterdir():
+        if file.name.startswith("live-") and file.name.endswith(".csv"):
+            found = csv.DictReader(file.read_text("utf-8").splitlines())
+            rows += [_Pair(row["model"], row["profile"]) for row in found]
+    return frozenset((row.model.lower().replace(" ", "-"), row.profile) for row in rows)
+
+
+class _Pair(NamedTuple):
+    model: str
+    profile: str
 
 
 def load_slot_counts(path: Path | None = None) -> tuple[SlotCount, ...]:

@@ -100,6 +100,12 @@ def show(*parts: Any) -> None:
         console.print(part)
 
 
+def caution(lines: list[str]) -> None:
+    """Caveats, after the tables and before warnings: what the numbers stand on."""
+    for line in lines:
+        typer.echo(f"caveat: {line.partition(': ')[2]}")
+
+
 def warn(lines: list[str]) -> None:
     """Warnings, after the tables."""
     for line in lines:

@@ -18,11 +18,11 @@ from expert_residency.sim.cli.common import (
     ModelOpt,
     SimulatorOpt,
     TraceArg,
+    caution,
     percent,
     picture,
     show,
     table,
-    warn,
     write_json,
 )
 
@@ -90,6 +90,7 @@ def curve(
         "trace_sha256": recorded.content_hash,
         "model": recorded.geometry.label,
         "synthetic": recorded.synthetic,
+        "caveats": curves["min"][0].caveats,
         "scope": scope,
         "admission": admission,
         "experts_bytes": recorded.geometry.all_expert_bytes,
@@ -124,11 +125,8 @@ def curve(
     if filled := [spec for spec in asked if create("eviction", spec).default_placement != "none"]:
         typer.echo(f"{', '.join(filled)}: {FILLED}")
     methods = dict.fromkeys(point.method for found in curves.values() for point in found)
-    notes = [f"counted by: {', '.join(methods)}"]
-    if recorded.synthetic:
-        notes.append("the trace is synthetic: generated, not recorded from a model")
-    warn(notes[1:])
-    typer.echo(notes[0])
+    caution(curves["min"][0].caveats)
+    typer.echo(f"counted by: {', '.join(methods)}")
 
 
 def _ranked(curves: dict[str, list[Point]], phase: str) -> list[str]:

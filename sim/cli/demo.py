@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.common import JsonOpt, number, percent, show, table, write_json
+from expert_residency.sim.cli.common import JsonOpt, caution, number, percent, show, table, write_json
 
 
 @app.command()
@@ -86,5 +86,6 @@ def demo(
         "look-ahead of one token\nwith Belady's eviction, which copies all that misses; the CPU may serve some of "
         "it faster than a slow link."
     )
+    caution(list(dict.fromkeys(caveat for run in runs for caveat in run.result.caveats)))
     if json is not None:
         write_json(json, data)

@@ -16,6 +16,7 @@ from expert_residency.sim.cli.common import (
     JsonOpt,
     ModelOpt,
     TraceArg,
+    caution,
     number,
     picture,
     show,
@@ -131,5 +132,6 @@ def _print(found: PredictorStudy) -> None:
         f"without prefetching: {number(found.baseline.tokens_per_s)} tokens/s, "
         f"{found.baseline.prefetch.wanted:,} misses; noisy oracles see the future"
     )
+    caution(found.baseline.caveats)
     if found.passes < found.of_passes:
         warn([f"only the last {found.passes} of {found.of_passes} passes were simulated (--passes)"])

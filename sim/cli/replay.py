@@ -18,6 +18,7 @@ from expert_residency.sim.cli.common import (
     ModelOpt,
     SimulatorOpt,
     TraceArg,
+    caution,
     percent,
     show,
     table,
@@ -100,8 +101,7 @@ def replay(
         )
     asked_for = [spec for spec in order if spec not in BOUNDS or spec in (eviction or [])]
     notes = dict.fromkeys(w for spec in asked_for for w in results[spec].warnings)
-    if data["synthetic"]:
-        notes["the trace is synthetic: generated, not recorded from a model"] = None
+    caution(data["caveats"])
     warn(list(notes))
 
 
@@ -156,6 +156,7 @@ def _streamed(
 def _head(facts: dict[str, Any], trace: RoutingTrace, results: dict[str, ReplayResult]) -> dict[str, Any]:
     one = next(iter(results.values()))
     return facts | {
+        "caveats": one.caveats,
         "model": trace.geometry.label,
         "synthetic": trace.synthetic,
         "capacity_bytes": one.capacity_bytes,

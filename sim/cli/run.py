@@ -14,6 +14,7 @@ from expert_residency.sim.cli.common import (
     JsonOpt,
     ModelOpt,
     SimulatorOpt,
+    caution,
     given,
     number,
     percent,
@@ -112,7 +113,7 @@ def run(
         print_ceilings(lifted)
     if timeline is not None:
         typer.echo(f"timeline: {timeline} (open it at ui.perfetto.dev)")
-    typer.echo("VRAM was checked for experts and dense weights; context and the engine's reserve: residency vram")
+    caution(result.caveats)
     warn([*result.warnings, *([BOUND] if _ahead(chosen.spec) else [])])
 
 
@@ -161,6 +162,7 @@ def _run_variants(variants: tuple[Variant, ...], json: Path | None, simulator: s
         )
         where.add_row(one.variant.name, *(number(int(sums[CAUSES.index(c)]) / passes / 1e6) for c in causes))
     show(shown, where)
+    caution(sorted({caveat for one in found for caveat in one.result.caveats}))
     warn(sorted({warning for one in found for warning in one.result.warnings}))
 
 

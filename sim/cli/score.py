@@ -16,6 +16,7 @@ from expert_residency.sim.cli.common import (
     FormatOpt,
     JsonOpt,
     ModelOpt,
+    caution,
     number,
     percent,
     show,
@@ -139,6 +140,7 @@ def _print(scores: list[Score]) -> None:
         )
     first = next((made for made in scores if not made.run.oracle), scores[0])
     typer.echo(f"{first.run.policies}: {first.run.binds}")
+    caution(list(dict.fromkeys(caveat for made in scores for caveat in made.run.caveats)))
     warn(_shared_first(scores))
 
 

@@ -14,6 +14,7 @@ from expert_residency.sim.cli.common import (
     MODEL_FORMS,
     FormatOpt,
     JsonOpt,
+    caution,
     number,
     percent,
     picture,
@@ -257,8 +258,7 @@ def _show(found: SplitStudy, trace: RoutingTrace) -> None:
         for a in found.answers
         for note in a.notes
     ]
-    if trace.synthetic:
-        notes.append("hits are those of a synthetic trace, generated and not recorded from a model")
+    caution(found.caveats)
     warn(notes)
 
 
@@ -312,6 +312,7 @@ def _rules(
     from expert_residency.sim.split.placement import Problem
     from expert_residency.sim.split.report import in_gb
     from expert_residency.sim.split.rules import parse_rules, report
+    from expert_residency.sim.split.study import split_caveats
     from expert_residency.traces import load_model
 
     geometry = load_model(question.model, question.quants[0])
@@ -333,10 +334,11 @@ def _rules(
         each = [int(part) for part in layers.split(",")]
     else:
         raise SimError(f"--layers {layers}: expected numbers of layers, as 24,24")
+    known = split_caveats(question, trace, profiles)
     found = report(problem, parse_rules(overrides, n_cpu_moe, geometry.layer_ids), each)
     if json is not None:
         devices = [vars(device) | {"over_bytes": device.over_bytes} for device in found.devices]
-        write_json(json, vars(found) | {"devices": devices, "model": geometry.label})
+        write_json(json, vars(found) | {"devices": devices, "model": geometry.label, "caveats": known})
         if str(json) == "-":
             return
     out = table(f"{geometry.label} by rules; GB", ["device", "layers", "beside experts", "experts", "of", "over"])
@@ -348,4 +350,5 @@ def _rules(
     show(out)
     if found.tokens_per_s is not None and found.pass_ns is not None:
         typer.echo(f"estimated pass {found.pass_ns / 1e6:.2f} ms, {found.tokens_per_s:.1f} tok/s")
+    caution(known)
     warn(list(found.warnings))

@@ -13,6 +13,7 @@ from expert_residency.sim.cli.choices import ALL, Words, takes_words
 from expert_residency.sim.cli.common import (
     MODEL_FORMS,
     SimulatorOpt,
+    caution,
     dump_json,
     given,
     number,
@@ -118,7 +119,7 @@ def sweep_command(
 
 def _summary(result: SweepResult) -> dict[str, Any]:
     counts = result.frame["status"].value_counts().to_dict()
-    from expert_residency.sim.report.data import varying
+    from expert_residency.sim.report.data import row_caveats, varying
 
     columns = ["cell", "trace", "hardware", "capacity_bytes", "eviction", "prefetch", "miss", "tokens_per_s",
                "ms_per_token", "hit_rate", "vram_bytes"]  # fmt: skip
@@ -129,12 +130,13 @@ def _summary(result: SweepResult) -> dict[str, Any]:
         "cells": len(result.frame),
         "ran": result.ran,
         "status": {str(k): int(v) for k, v in sorted(counts.items())},
+        "caveats": [case["text"] for case in row_caveats(result.frame)],
         "best": best.where(best.notna(), None).to_dict("records"),
     }
 
 
 def _print(result: SweepResult) -> None:
-    from expert_residency.sim.report.data import chosen, varying
+    from expert_residency.sim.report.data import chosen, row_caveats, varying
 
     frame = result.frame
     real = result.best(len(frame))
@@ -158,4 +160,5 @@ def _print(result: SweepResult) -> None:
     typer.echo(f"{ok} of {len(frame)} cells have numbers ({ran}); {result.folder}")
     for reason, group in failed.groupby("reason", sort=False):
         typer.echo(f"warning: {len(group)} cells {group['status'].iloc[0]}: {reason}")
+    caution([f"{case['text']} ({case['count']} of {ok} cells)" for case in row_caveats(frame)])
     typer.echo(f"next: residency report {result.folder} --out report.html")

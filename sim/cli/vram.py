@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.common import MODEL_FORMS, JsonOpt, number, show, table, write_json
+from expert_residency.sim.cli.common import MODEL_FORMS, JsonOpt, caution, number, show, table, write_json
 
 
 @app.command()
@@ -32,6 +32,7 @@ def vram(
     from expert_residency.hwmodels.registry import load_profile
     from expert_residency.hwmodels.units import GIB, MIB, parse_size
     from expert_residency.hwmodels.vram import slot_bytes
+    from expert_residency.sim.choices.caveats import caveats, texts
     from expert_residency.sim.choices.vram import card_budget, ram_budget
     from expert_residency.sim.timed.host import plan_host
     from expert_residency.traces import load_model
@@ -53,6 +54,7 @@ def vram(
         misfit = None
     except (MisfitError, HardwareError) as error:
         memory, misfit = {}, str(error)
+    found = caveats(None, geometry, (profile,), context_counted=True)
     if json is not None:
         lines = [{"line": line.name, "bytes": line.nbytes, "source": line.source} for line in budget.lines]
         write_json(
@@ -69,6 +71,7 @@ def vram(
                 "host": host,
                 "host_bytes": memory,
                 "host_misfit": misfit,
+                "caveats": texts(found),
             },
         )
         if str(json) == "-":
@@ -81,6 +84,7 @@ def vram(
     shown.add_row("slots", f"{slots:,} of {geometry.n_experts:,}")
     shown.add_row("one more slot takes", number(slot_bytes(max(geometry.expert_bytes)) / MIB))
     show(shown)
+    caution(texts(found))
     if misfit is not None:
         typer.echo(f"host {host}: {misfit}")
         return

@@ -137,8 +137,17 @@ def _plain(value: Any) -> Any:
 
 def regime_warnings(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Warnings of all cells, alike ones together: one example, how many cells, some of their numbers."""
+    return _alike(frame, "warnings")
+
+
+def row_caveats(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Caveats of all cells in the same form; a dataset of an older version has none."""
+    return _alike(frame, "caveats") if "caveats" in frame else []
+
+
+def _alike(frame: pd.DataFrame, column: str) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for cell, lines in zip(frame["cell"], frame["warnings"], strict=True):
+    for cell, lines in zip(frame["cell"], frame[column], strict=True):
         for line in lines:
             entry = found.setdefault(re.sub(r"[\d.,]+", "#", line), {"text": line, "cells": []})
             entry["cells"].append(int(cell))
@@ -182,5 +191,5 @@ def facts(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:
 
 __all__ = [
     "CAUSE_WORDS", "FILTERS", "NUMBERS", "chosen", "columnar", "facts", "filters", "regime_warnings",
-    "report_rows", "varying", "without_numbers",
+    "report_rows", "row_caveats", "varying", "without_numbers",
 ]  # fmt: skip

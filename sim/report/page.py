@@ -19,6 +19,7 @@ from expert_residency.sim.report.data import (
     filters,
     regime_warnings,
     report_rows,
+    row_caveats,
     without_numbers,
 )
 from expert_residency.sim.sweep.dataset import read_dataset
@@ -88,7 +89,8 @@ def render(frame: pd.DataFrame, name: str) -> str:
             '<div class="plots"></div></section>'
             for f in drawn
         ),
-        "warnings": _cases("What to know before believing it", regime_warnings(frame)),
+        "warnings": _cases("What the numbers stand on", row_caveats(frame))
+        + _cases("What to know before believing it", regime_warnings(frame)),
         "without": _cases("Cells without numbers", without_numbers(frame)),
         "facts": "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in facts(frame, name)),
     }

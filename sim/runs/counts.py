@@ -80,6 +80,8 @@ class ReplayResult:
     simulator: str = "reference"
     """`reference` or `kernel`: which ran. The numbers are the same."""
     warnings: list[str] = field(default_factory=list)
+    caveats: list[str] = field(default_factory=list)
+    """What the counts stand on, as `sim.choices.caveats` finds it: `kind: text`."""
 
     def frame(self) -> pd.DataFrame:
         """One row a phase, with `all` and `warm`: look-ups, hits, rates, `miss_bytes`."""

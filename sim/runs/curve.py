@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.kernel import choose
 from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.runs.counts import Counters
-from expert_residency.sim.runs.replay import replay
+from expert_residency.sim.runs.replay import counted_caveats, replay
 from expert_residency.sim.runs.steps import Steps
 from expert_residency.traces import Phase, RoutingTrace
 
@@ -35,10 +35,14 @@ class Point:
     phases: dict[str, Counters]
     method: str
     """`one pass`, `kernel` or `reference`: how it was counted. The numbers are the same."""
+    caveats: list[str] = field(default_factory=list, repr=False)
+    """What the counts stand on; the same at every point, so that `to_dict` leaves them to the curve."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain form."""
-        return vars(self) | {"phases": {name: c.to_dict() for name, c in self.phases.items()}}
+        """Plain form, without `caveats`."""
+        plain = vars(self) | {"phases": {name: c.to_dict() for name, c in self.phases.items()}}
+        del plain["caveats"]
+        return plain
 
 
 def hit_curve(
@@ -101,6 +105,8 @@ def hit_curve(
     left = [i for i in left if i not in points]
     with ThreadPoolExecutor(threads or os.cpu_count() if chosen == "kernel" else 1) as pool:
         points.update(zip(left, pool.map(one, left), strict=True))
+    for point in points.values():
+        point.caveats = list(counted_caveats(trace))
     return [points[i] for i in range(len(rooms))]
 
 

@@ -19,7 +19,9 @@ from expert_residency.errors import CompileError, SimError
 from expert_residency.policies import create
 from expert_residency.policies.protocol import AdmissionPolicy, Event, EvictionPolicy, PlacementPolicy, Pool
 from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.caveats import caveats, texts
 from expert_residency.sim.kernel import choose
+from expert_residency.sim.residency.future import kept_with
 from expert_residency.sim.residency.laws import ranked_by
 from expert_residency.sim.residency.pool import CachePool, check_room, make_pool, start_placement
 from expert_residency.sim.residency.quotas import share_out
@@ -105,7 +107,9 @@ def replay(
             if simulator == "kernel":
                 raise
             run = job.interpreted()
-    return result_of(run, eviction, admission, pool, trace.geometry, capacity.scope, contract)
+    result = result_of(run, eviction, admission, pool, trace.geometry, capacity.scope, contract)
+    result.caveats = list(counted_caveats(trace))
+    return result
 
 
 @dataclass
@@ -231,6 +235,11 @@ class _Between:
         self.pending = set(self._newcomers[:n])
         self.lands = number + self.lag if n else 0
         return sum(self.cache.pool.size_of[key] for key in self._newcomers[:n])
+
+
+def counted_caveats(trace: RoutingTrace) -> list[str]:
+    """Caveats of counts of `trace`, found once and kept with it."""
+    return kept_with(trace, "caveats", lambda: texts(caveats(trace)))
 
 
 def compulsory_bound(trace: RoutingTrace) -> float:

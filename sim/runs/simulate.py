@@ -17,6 +17,7 @@ from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.units import ns_for_bytes
 from expert_residency.policies import adopted_sha256, create
 from expert_residency.policies.registry import KINDS
+from expert_residency.sim.choices.caveats import TraceFacts, caveats, texts
 from expert_residency.sim.choices.prefetch_rule import parse_insertion
 from expert_residency.sim.choices.preset import MISS_MODES, EnginePreset, load_engine
 from expert_residency.sim.choices.spec import START_STATES, RunSpec
@@ -210,6 +211,9 @@ def simulate(
     )
     result.simulator = "reference" if ready.recorder is None else "kernel"
     result.load_ns = ns_for_bytes(host_plan.load_bytes, ready.machine.host.disk.seq_mb_per_s)
+    result.caveats = texts(
+        caveats(kept_with(trace, "facts", lambda: TraceFacts.of(trace)), hardware=ready.profiles, spec=spec)
+    )
     result.warnings = _warnings(trace, result, spec, ready.machine, sum(ready.cache.pool.capacity))
     return result
 
@@ -329,11 +333,7 @@ def _warnings(trace: RoutingTrace, result: RunResult, spec: RunSpec, machine: Ma
         )
     if spec.capacity.assumes:
         found.append(spec.capacity.assumes)
-    if trace.synthetic:
-        found.append("the trace is synthetic: generated, not recorded from a model")
     found += rate_notes(trace.geometry.label, trace.geometry.quant_family)
-    if gap := trace.geometry.gap:
-        found.append(gap)
     if result.evictions == 0 and result.admitted_bytes and spec.eviction != "static":
         found.append(f"policy {spec.eviction} was never exercised: nothing had to leave")
     if result.waves:

@@ -15,6 +15,7 @@ from expert_residency.errors import SimError
 from expert_residency.policies import create
 from expert_residency.policies.protocol import AdmissionPolicy, EvictionPolicy, PlacementPolicy
 from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.caveats import TraceFacts, caveats, texts
 from expert_residency.sim.kernel import choose
 from expert_residency.sim.residency.laws import ranked_by
 from expert_residency.sim.residency.pool import check_room, make_pool
@@ -74,7 +75,9 @@ def replay_stream(
         placed.append(len(kernel.place(ranked_by(start, pool, None))))
     passes = np.zeros((2, len(Phase)), dtype=np.int64)
     done = 0
+    facts: TraceFacts | None = None
     for part in parts:
+        facts = TraceFacts.of(part) if facts is None else facts.joined(TraceFacts.of(part))
         steps = replace(Steps.of(part, contract).arrays, first_pass=done)
         for kernel in kernels:
             kernel.feed(steps)
@@ -83,7 +86,10 @@ def replay_stream(
         if progress is not None:
             progress(done)
     none = np.zeros(0, dtype=np.uint8)
-    return [
+    results = [
         result_of(counted(kernel, passes, none, n), policy, admission, pool, geometry, capacity.scope, contract)
         for kernel, policy, n in zip(kernels, policies, placed, strict=True)
     ]
+    for result in results:
+        result.caveats = texts(caveats(facts, geometry))
+    return results

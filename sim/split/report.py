@@ -76,6 +76,7 @@ def to_dict(found: SplitStudy) -> dict[str, Any]:
         "rows_a_pass": curve.rows,
         "tokens_a_pass": curve.tokens_a_pass,
         "synthetic": curve.synthetic,
+        "caveats": found.caveats,
         "best": None if best is None else found.answers.index(best),
         "answers": [_answer(found, answer) for answer in found.answers],
     }

@@ -12,6 +12,7 @@ from expert_residency.families import rate_notes
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.units import GIB
+from expert_residency.sim.choices.caveats import caveats, texts
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.trace import fit_geometry
 from expert_residency.sim.split.cards import Card, HostSide
@@ -134,6 +135,8 @@ class SplitStudy:
     answers: list[Answer]
     curve: HitCurve
     profiles: dict[str, HardwareProfile]
+    caveats: list[str] = field(default_factory=list)
+    """What the answers stand on, as `sim.choices.caveats` finds it: `kind: text`."""
 
     def frame(self) -> pd.DataFrame:
         """One row an answer, fastest first: cards, layers of each, bytes, tokens/s, or the limit."""
@@ -271,9 +274,35 @@ def study(
                 planner = Planner(problem, times.get(mode))
                 times[mode] = planner.times
                 answers.append(_answer(names, planner))
-    found = SplitStudy(question, answers, curve, profiles)
+    found = SplitStudy(question, answers, curve, profiles, split_caveats(question, trace, profiles))
     _simulate(found, trace, progress)
     return found
+
+
+def split_caveats(
+    question: Question, trace: RoutingTrace, profiles: dict[str, HardwareProfile]
+) -> list[str]:  # fmt: skip
+    """Caveats of all answers together.
+
+    Parameters
+    ----------
+    question
+        What is asked.
+    trace
+        Whose routing gives the hit curve.
+    profiles
+        By the names that the question uses.
+
+    Returns
+    -------
+    list of str
+        `kind: text`, each once.
+    """
+    cards = [profiles[name] for name in dict.fromkeys(name for names in question.cards for name in names)]
+    found = [
+        caveats(trace, load_model(question.model, quant), cards, context_counted=True) for quant in question.quants
+    ]
+    return list(dict.fromkeys(text for one in found for text in texts(one)))
 
 
 def _answer(names: tuple[str, ...], planner: Planner) -> Answer:

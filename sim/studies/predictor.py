@@ -105,6 +105,7 @@ class PredictorStudy:
                 {"window": window, "recall": recall, "precision": precision}
                 for (window, recall), precision in break_even(self.grid).items()
             ],
+            "caveats": self.baseline.caveats,
             "manifest": self.baseline.manifest,
         }
 

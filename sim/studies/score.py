@@ -49,8 +49,8 @@ class ScoredRun:
         The largest cause of time.
     prefetch
         Bytes by what became of them (`useful`, `late`, `wasted`, `harmful`) and copies `issued`; None if unknown.
-    warnings
-        Of the run itself.
+    warnings, caveats
+        Of the run itself; files of older versions have no caveats.
     """
 
     name: str
@@ -62,6 +62,7 @@ class ScoredRun:
     binds: str
     prefetch: Mapping[str, int | None]
     warnings: Sequence[str]
+    caveats: Sequence[str] = ()
 
     @property
     def policies(self) -> str:
@@ -126,6 +127,7 @@ class ScoredRun:
                 name, manifest["spec"], _case(manifest), data["decode_ns"] or data["total_ns"],
                 data["tokens_per_s"], data["decode_hit_rate"], binding_of(_decode_causes(data)),
                 moved | {"issued": stats["issued"]}, data["warnings"],
+                data.get("caveats", ()),
             )  # fmt: skip
         except KeyError as error:
             raise SimError(f"{name}: not a result of `residency run --json` ({error} is missing)") from None
@@ -140,7 +142,7 @@ class ScoredRun:
         return cls(
             name, manifest["spec"], _case(manifest), int(row["decode_ns"]) or int(row["total_ns"]),
             _float(row["tokens_per_s"]), _float(row["hit_rate"]), row["binds"],
-            moved | {"issued": int(row["prefetch_issued"])}, list(row["warnings"]),
+            moved | {"issued": int(row["prefetch_issued"])}, list(row["warnings"]), list(row.get("caveats", ())),
         )  # fmt: skip
 
 
@@ -187,6 +189,7 @@ class Score:
             "regime": self.regime,
             "binds": run.binds,
             "warnings": self.warnings,
+            "caveats": list(run.caveats),
         }
 
 

@@ -93,6 +93,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("waves", "int64", "events", "larger than their part of the cache"),
     Column("binds", "string", "", "what takes most of the time, in words"),
     Column("warnings", "list", "", "what a reader must know before believing the row"),
+    Column("caveats", "list", "", "what the row stands on, as `kind: text`"),
     Column("manifest", "string", "JSON", "versions, hashes and choices that decide the row"),
 )  # fmt: skip
 
@@ -186,10 +187,11 @@ def result_row(result: RunResult) -> Row:
         "waves": result.waves,
         "binds": binding_sentence(result),
         "warnings": result.warnings,
+        "caveats": result.caveats,
         "manifest": json.dumps(result.manifest, sort_keys=True, allow_nan=False),
     }
 
 
 def failed_row(reason: str, status: str = FAILED) -> Row:
     """A cell without numbers."""
-    return {"status": status, "reason": reason, "warnings": []}
+    return {"status": status, "reason": reason, "warnings": [], "caveats": []}

@@ -141,6 +141,8 @@ class RunResult:
     simulator: str = "reference"
     """Who computed it, `reference` or `kernel`; in no file, since both give the same."""
     warnings: list[str] = field(default_factory=list)
+    caveats: list[str] = field(default_factory=list)
+    """What the run stands on, as `sim.choices.caveats` finds it: `kind: text`."""
 
     @property
     def total_ns(self) -> int:
@@ -235,6 +237,7 @@ class RunResult:
             "start_bytes": self.start_bytes,
             "load_ns": self.load_ns,
             "warnings": self.warnings,
+            "caveats": self.caveats,
         }
         if passes:
             found["pass_ns"] = self.pass_ns.tolist()

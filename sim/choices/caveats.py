@@ -1,0 +1,247 @@
+"""What a reader must know about every number of a result: found by code that looks, never by prose.
+
+A *warning* is about one run (nothing had to leave, an event did not fit). A *caveat* is about what the run stands
+on: trace, sizes, machine, what was left out. Every entrance gives the same ones, in JSON and on screen.
+
+A new one is a function more in `CHECKS`, which is given `Asked` and yields `Caveat`s; it must look at what is
+there, and be silent where it cannot apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from expert_residency.hwmodels.profile import HardwareProfile
+from expert_residency.hwmodels.runs import compared_pairs
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.preset import load_engine
+from expert_residency.sim.choices.spec import RunSpec
+from expert_residency.traces import ModelGeometry, RoutingTrace
+from expert_residency.traces.geometry import list_models, load_model
+
+FEW_REQUESTS, FEW_TOKENS = 4, 1000
+"""A trace of fewer requests or decoded tokens is short: the order of policies may be another on the next one."""
+
+
+@dataclass(frozen=True)
+class Caveat:
+    """One thing to know; `kind` is the word by which programs find it."""
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+@dataclass(frozen=True)
+class TraceFacts:
+    """What the checks look at in a trace; parts of one that is streamed are joined.
+
+    Parameters
+    ----------
+    geometry
+        Of the trace.
+    synthetic
+        Whether it was generated.
+    layers, requests
+        MoE layers (by index) with events, and requests, that occur.
+    decode_tokens
+        Emitted by all passes but prefills.
+    most_rows
+        Rows of the largest event.
+    meta
+        What the reader noted.
+    """
+
+    geometry: ModelGeometry
+    synthetic: bool
+    layers: frozenset[int]
+    requests: frozenset[int]
+    decode_tokens: int
+    most_rows: int
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, trace: RoutingTrace) -> TraceFacts:
+        """Of a whole trace or a part."""
+        present = np.flatnonzero(np.bincount(trace.event_layer, minlength=1))
+        return cls(
+            trace.geometry, trace.synthetic, frozenset(present.tolist()),
+            frozenset(np.unique(trace.pass_request).tolist()),
+            int(trace.pass_emits[trace.pass_phase != 0].sum()), int(trace.event_rows.max(initial=1)), trace.meta,
+        )  # fmt: skip
+
+    def joined(self, part: TraceFacts) -> TraceFacts:
+        """Facts of it and a later part together."""
+        return replace(
+            self, layers=self.layers | part.layers, requests=self.requests | part.requests,
+            decode_tokens=self.decode_tokens + part.decode_tokens, most_rows=max(self.most_rows, part.most_rows),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a result stands on.
+
+    Parameters
+    ----------
+    geometry
+        The model whose sizes are used.
+    trace
+        What is replayed, or None where nothing is.
+    hardware
+        Profiles of the cards; none where only hits are counted.
+    spec
+        Choices of a timed run, or None.
+    context_counted
+        Whether context and the engine's reserve are taken from the card's memory.
+    """
+
+    geometry: ModelGeometry
+    trace: TraceFacts | None
+    hardware: tuple[HardwareProfile, ...]
+    spec: RunSpec | None
+    context_counted: bool
+
+
+def synthetic(asked: Asked) -> Iterator[Caveat]:
+    """The trace was generated."""
+    if asked.trace is not None and asked.trace.synthetic:
+        yield Caveat("synthetic", "the trace is synthetic: generated, not recorded from a model")
+
+
+def partial_layers(asked: Asked) -> Iterator[Caveat]:
+    """Layers that the model has and the trace has not."""
+    geometry, trace = asked.geometry, asked.trace
+    have = geometry.n_layers if trace is None else len(trace.layers)
+    whole = geometry.n_layers
+    if geometry.name in list_models():
+        whole = max(whole, load_model(geometry.name).n_layers)
+    if have < whole:
+        yield Caveat(
+            "partial",
+            f"{have} of the {whole} MoE layers of {geometry.name} are in it: times, bytes and hits are those "
+            "of a part",
+        )
+
+
+def missing_sizes(asked: Asked) -> Iterator[Caveat]:
+    """What has no size or rate, so that it costs nothing."""
+    if not asked.hardware:
+        return
+    geometry = asked.geometry
+    if not all(geometry.dense_bytes):
+        n = sum(not nbytes for nbytes in geometry.dense_bytes)
+        yield Caveat(
+            "dense", f"the sizes of {geometry.label} lack the dense part of {n} layers, which then costs nothing"
+        )
+    if geometry.gap:
+        yield Caveat("sizes", geometry.gap)
+
+
+def cpu_arithmetic(asked: Asked) -> Iterator[Caveat]:
+    """Many rows on a CPU whose arithmetic has no rate."""
+    if not asked.hardware or asked.hardware[0].cpu.gflops is not None or asked.spec is None:
+        return
+    miss = asked.spec.miss or load_engine(asked.spec.engine).miss
+    rows = 1 if asked.trace is None else asked.trace.most_rows
+    if miss in ("cpu", "hybrid") and rows > 1:
+        yield Caveat(
+            "cpu-rate",
+            f"{asked.hardware[0].name} has no cpu.gflops: the CPU's time for up to {rows} rows counts reads of "
+            "weights only, so prompts come out too fast",
+        )
+
+
+def context_left_out(asked: Asked) -> Iterator[Caveat]:
+    """VRAM of the context and the engine's reserve that nothing was taken off for."""
+    if asked.hardware and not asked.context_counted:
+        yield Caveat(
+            "context",
+            "the card's memory was checked for experts and dense weights; context and the engine's reserve are "
+            "not taken off (residency vram, or capacity auto)",
+        )
+
+
+def never_compared(asked: Asked) -> Iterator[Caveat]:
+    """Model and card of which no measured run was ever laid beside a predicted one."""
+    model = asked.geometry.name.lower()
+    cards = list(dict.fromkeys(profile.name for profile in asked.hardware))
+    missing = [card for card in cards if (model, card) not in compared_pairs()]
+    if missing:
+        yield Caveat(
+            "uncompared",
+            f"no measured run of {asked.geometry.name} on {' or '.join(missing)} was compared with this simulator "
+            "(residency validate): trust orders more than tokens a second",
+        )
+
+
+def short(asked: Asked) -> Iterator[Caveat]:
+    """Few requests or tokens."""
+    trace = asked.trace
+    if trace is None:
+        return
+    requests, tokens = len(trace.requests), trace.decode_tokens
+    if requests < FEW_REQUESTS or tokens < FEW_TOKENS:
+        yield Caveat(
+            "short",
+            f"it stands on {requests:,} request{'s' if requests != 1 else ''} and {tokens:,} decoded tokens: the "
+            "order of policies may be another on a longer trace",
+        )
+
+
+CHECKS: tuple[Callable[[Asked], Iterable[Caveat]], ...] = (
+    synthetic, partial_layers, missing_sizes, cpu_arithmetic, context_left_out, never_compared, short,
+)  # fmt: skip
+
+
+def caveats(
+    trace: RoutingTrace | TraceFacts | None,
+    geometry: ModelGeometry | None = None,
+    hardware: Sequence[HardwareProfile] = (),
+    spec: RunSpec | None = None,
+    *,
+    context_counted: bool | None = None,
+) -> list[Caveat]:
+    """Everything that a reader of a result must know of what it stands on.
+
+    Parameters
+    ----------
+    trace
+        What is replayed, or its facts; None for a result that replays nothing.
+    geometry
+        The model; the trace's own if None.
+    hardware
+        Profiles of the cards; none where only hits are counted.
+    spec
+        Choices of a timed run.
+    context_counted
+        Whether context and reserve are taken off the card's memory; by default what `spec.capacity` says.
+
+    Returns
+    -------
+    list of Caveat
+        In the order of `CHECKS`.
+    """
+    facts = TraceFacts.of(trace) if isinstance(trace, RoutingTrace) else trace
+    geometry = geometry if geometry is not None else facts.geometry if facts is not None else None
+    assert geometry is not None, "a trace or a model"
+    if context_counted is None:
+        context_counted = spec is not None and counts_context(spec.capacity)
+    asked = Asked(geometry, facts, tuple(hardware), spec, context_counted)
+    return [caveat for check in CHECKS for caveat in check(asked)]
+
+
+def counts_context(capacity: Capacity) -> bool:
+    """Whether a capacity was worked out from what a context leaves."""
+    return capacity.auto is not None or bool(capacity.assumes)
+
+
+def texts(found: Iterable[Caveat]) -> list[str]:
+    """As they stand in JSON and datasets: `kind: text`."""
+    return [str(caveat) for caveat in found]

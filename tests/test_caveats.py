@@ -1,0 +1,233 @@
+"""What a result stands on is said at every entrance, by the same code."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import expert_residency as er
+from expert_residency.hwmodels.quantity import Quantity
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.caveats import TraceFacts, caveats, texts
+from expert_residency.sim.choices.spec import RunSpec
+from expert_residency.sim.cli import main
+from expert_residency.sim.runs.curve import hit_curve
+from expert_residency.sim.runs.stream import replay_stream
+from expert_residency.sim.studies import demo
+from expert_residency.sim.sweep.dataset import read_dataset
+from expert_residency.traces import Phase, RoutingTrace, TraceBuilder, load_model, write_parquet
+from expert_residency.traces.synthetic import generate, load_style
+
+MODEL, MACHINE = "granite-3.0-1b-a400m", "tesla-p40"
+WORDS = ("--hardware", MACHINE, "--capacity", "25%")
+
+
+@pytest.fixture(scope="module")
+def trace() -> RoutingTrace:
+    return generate(
+        load_model(MODEL), load_style("qwen3-30b-a3b"), tokens=3, prompt_tokens=4, seed=1, weights=False
+    )
+
+
+@pytest.fixture(scope="module")
+def file(trace, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("caveats") / "trace.parquet"
+    write_parquet(trace, path)
+    return path
+
+
+def kinds(found) -> set[str]:
+    return {str(caveat).partition(":")[0] for caveat in found}
+
+
+def printed(*arguments: object) -> str:
+    out = io.StringIO()
+    with redirect_stdout(out), pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    assert not ended.value.code
+    return out.getvalue()
+
+
+def answered(*arguments: object) -> object:
+    return json.loads(printed(*arguments, "--json", "-"))
+
+
+COUNTED = {"synthetic", "short"}
+TIMED = COUNTED | {"uncompared", "context", "cpu-rate"}
+SAID = {
+    "synthetic": "caveat: the trace is synthetic",
+    "short": "caveat: it stands on 1 request and 3 decoded tokens",
+    "uncompared": f"caveat: no measured run of {MODEL} on {MACHINE}",
+    "context": "caveat: the card's memory was checked for experts",
+    "cpu-rate": "has no cpu.gflops",
+}
+
+
+def check_said(text: str, found: set[str]) -> None:
+    """Each caveat is on screen once, and none but these."""
+    for kind, sentence in SAID.items():
+        assert (sentence in text) == (kind in found), (kind, text)
+
+
+def test_each_check_fires_and_is_silent(trace):
+    spec = RunSpec(hardware=(MACHINE,), capacity=Capacity(total_bytes=1 << 28), miss="cpu")
+    profile = load_profile(MACHINE)
+    base = kinds(caveats(trace, hardware=[profile], spec=spec))
+    assert base == TIMED
+    recorded = replace(trace, meta={})
+    assert base - kinds(caveats(recorded, hardware=[profile], spec=spec)) == {"synthetic"}
+    cut = trace.select_passes(np.arange(trace.n_passes) < 1)
+    assert "short" in kinds(caveats(cut))
+    facts = TraceFacts.of(trace)
+    long = replace(facts, requests=frozenset(range(9)), decode_tokens=5000)
+    assert base - kinds(caveats(long, hardware=[profile], spec=spec)) == {"short"}
+    assert base - kinds(caveats(trace, hardware=[profile], spec=replace(spec, miss="fetch"))) == {"cpu-rate"}
+    rate = Quantity(value=100.0, kind="assumed", source="a test's")
+    quick = profile.model_copy(update={"cpu": profile.cpu.model_copy(update={"gflops": rate})})
+    assert base - kinds(caveats(trace, hardware=[quick], spec=spec)) == {"cpu-rate"}
+    assert base - kinds(caveats(trace, hardware=[profile], spec=spec, context_counted=True)) == {"context"}
+    compared = replace(trace.geometry, name="Qwen3.8-Flash-Next", layer_ids=trace.geometry.layer_ids)
+    assert "uncompared" not in kinds(caveats(None, compared, [profile]))
+    headless = replace(trace.geometry, head_bytes=0)
+    assert kinds(caveats(None, headless, [profile])) - kinds(caveats(None, trace.geometry, [profile])) == {"sizes"}
+    hollow = replace(trace.geometry, dense_bytes=(0,) * trace.geometry.n_layers)
+    assert kinds(caveats(None, hollow, [profile])) - kinds(caveats(None, trace.geometry, [profile])) == {"dense"}
+    assert "dense" not in kinds(caveats(None, hollow))  # hits need no times
+
+
+def test_a_part_of_the_layers_is_said():
+    whole = load_model(MODEL)
+    part = replace(
+        whole,
+        layer_ids=whole.layer_ids[:2],
+        expert_bytes=whole.expert_bytes[:2],
+        dense_bytes=whole.dense_bytes[:2],
+    )
+    assert "partial" in kinds(caveats(None, part))
+    builder = TraceBuilder(whole)
+    builder.begin_pass(Phase.DECODE)
+    for layer in whole.layer_ids:
+        builder.row(layer, list(range(whole.top_k)))
+    complete = TraceFacts.of(builder.build())
+    assert "partial" not in kinds(caveats(complete))
+    found = [c.text for c in caveats(replace(complete, layers=frozenset({0}))) if c.kind == "partial"]
+    assert found == [
+        f"1 of the {whole.n_layers} MoE layers of {MODEL} are in it: times, bytes and hits are those of a part"
+    ]
+
+
+def test_python_results_have_them(trace):
+    spec = RunSpec(hardware=(MACHINE,), capacity=Capacity(total_bytes=1 << 28), miss="cpu")
+    result = er.simulate(trace, spec)
+    assert kinds(result.caveats) == TIMED == kinds(result.to_dict()["caveats"])
+    counted = er.replay(trace, "lru", "25%")
+    assert kinds(counted.caveats) == COUNTED == kinds(counted.to_dict()["caveats"])
+    assert kinds(hit_curve(trace, "lru", ["25%", "50%"])[1].caveats) == COUNTED
+    assert counted.caveats == texts(caveats(trace))
+
+
+def test_a_streamed_replay_has_them(trace):
+    pytest.importorskip("numba")
+    parts = [trace.select_passes(np.arange(trace.n_passes) // 2 == i) for i in range(2)]
+    (result,) = replay_stream(parts, trace.geometry, ["lru"], "25%")
+    assert result.caveats == texts(caveats(trace))
+
+
+def test_run(file):
+    assert kinds(answered("run", "--trace", file, *WORDS, "--miss", "cpu")["caveats"]) == TIMED
+    check_said(printed("run", "--trace", file, *WORDS, "--miss", "cpu"), TIMED)
+
+
+def test_a_capacity_that_leaves_room_for_a_context_does_not_leave_it_out(file):
+    found = answered("run", "--trace", file, "--hardware", MACHINE, "--capacity", "auto", "--miss", "cpu")
+    assert kinds(found["caveats"]) == TIMED - {"context"}
+
+
+def test_replay_and_curve(file):
+    for command in (["replay", file, "--capacity", "25%"], ["curve", file, "--eviction", "lru", "--points", 2]):
+        assert kinds(answered(*command)["caveats"]) == COUNTED
+        check_said(printed(*command), COUNTED)
+
+
+def test_vram_and_split(file):
+    vram = ["vram", "--model", MODEL, "--hardware", MACHINE]
+    assert kinds(answered(*vram)["caveats"]) == {"uncompared"}
+    check_said(printed(*vram), {"uncompared"})
+    split = ["split", "--model", MODEL, "--gpu", MACHINE, "--trace", file]
+    assert kinds(answered(*split)["caveats"]) == COUNTED | {"uncompared"}
+    check_said(printed(*split), COUNTED | {"uncompared"})
+    rules = [*split, "--n-cpu-moe", 2]
+    assert kinds(answered(*rules)["caveats"]) == COUNTED | {"uncompared"}
+    check_said(printed(*rules), COUNTED | {"uncompared"})
+
+
+def test_sweep_report_and_score(file, tmp_path):
+    out = tmp_path / "swept"
+    choices = [
+        "--hardware",
+        MACHINE,
+        "--capacity",
+        "25%",
+        "--eviction",
+        "lru",
+        "--eviction",
+        "lfu",
+        "--miss",
+        "cpu",
+    ]
+    text = printed("sweep", "--trace", file, *choices, "--prefetch", "none", "--out", out, "--workers", 1)
+    check_said(text, TIMED)
+    assert "(2 of 2 cells)" in text
+    assert all(kinds(found) == TIMED for found in read_dataset(out)["caveats"])
+    check_said(printed("score", out), TIMED)
+    assert all(kinds(made["caveats"]) == TIMED for made in answered("score", out))
+    pytest.importorskip("vl_convert")
+    printed("report", out, "--out", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "What the numbers stand on" in page
+    assert "the trace is synthetic" in page
+
+
+def test_predictor(file):
+    few = ["--recalls", "1", "--precisions", "1", "--windows", "1", "--workers", 1]
+    command = ["predictor", file, "--hardware", MACHINE, "--capacity", "25%", *few]
+    assert kinds(answered(*command)["caveats"]) == TIMED - {"cpu-rate"}  # misses are fetched
+    text = printed(*command)  # of the last passes only
+    check_said(text.replace("2 decoded tokens", "3 decoded tokens"), TIMED - {"cpu-rate"})
+
+
+def test_tune(file, tmp_path):
+    pytest.importorskip("optuna")
+    path = tmp_path / "tune.toml"
+    path.write_text(
+        f"""
+        [choices]
+        trace = "t"
+        hardware = "{MACHINE}"
+        capacity = "25%"
+        eviction = "lru-k:k={{k}}"
+        miss = "cpu"
+
+        [parameters]
+        k = {{ low = 1, high = 2 }}
+
+        [traces.t]
+        path = "{file}"
+        """,
+        encoding="utf-8",
+    )
+    check_said(printed("tune", path, "--out", tmp_path / "tuned", "--trials", 1), TIMED)
+
+
+def test_demo(trace, monkeypatch):
+    monkeypatch.setattr(demo, "demo_trace", lambda name, passes: trace)
+    spec = RunSpec(hardware=(MACHINE,), capacity=Capacity(total_bytes=1 << 28))
+    (run,) = demo.run_demo([("t", MACHINE, "lru", spec)], None, 1, lambda done: None)
+    assert {"synthetic", "short", "uncompared", "context"} <= kinds(run.result.caveats)
