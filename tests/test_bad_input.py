@@ -127,7 +127,7 @@ IGNORED = [
     ("sweep {sweep} --out new --miss cpu", "--miss"),
     ("sweep {sweep} --out new --retry-failed", "--resume"),
     (f"{SPLIT} --layers 24,24", "--layers goes with"),
-    (f"{SPLIT} --n-cpu-moe 4 --plot x.png", "--plot is of a plan"),
+    (f"{SPLIT} --n-cpu-moe 4 --plot x.png", "--simulate, --plot beside --n-cpu-moe"),
     ("window tiny.parquet --horizon 4", "need --slots"),
     ("window tiny.parquet --link rtx-5070", "need --slots"),
     ("score x.json --passes 3", "--trace"),

@@ -267,11 +267,12 @@ class TestStudy:
 
 
 class TestCommand:
-    BASE = ("split", "--model", FLASH, "--quant", "UD-Q4_K_XL", "--simulate", "0", "--ram", "64GB")
+    RULES = ("split", "--model", FLASH, "--quant", "UD-Q4_K_XL", "--ram", "64GB")
+    BASE = (*RULES, "--simulate", "0")
 
-    def run(self, capsys, *more) -> str:
+    def run(self, capsys, *more, base=BASE) -> str:
         with pytest.raises(SystemExit) as stop:
-            main([*self.BASE, *more])
+            main([*base, *more])
         assert stop.value.code == 0
         return capsys.readouterr().out
 
@@ -329,12 +330,13 @@ class TestCommand:
         assert label(["a", "b", "a"]) == "a + b + a"
 
     def test_rules(self, capsys):
-        out = self.run(capsys, "--gpu", "tesla-p40", "--count", "2", "--n-cpu-moe", "24")
+        out = self.run(capsys, "--gpu", "tesla-p40", "--count", "2", "--n-cpu-moe", "24", base=self.RULES)
         assert "tesla-p40 (CUDA1) is over-full by" in out
         assert "tesla-p40 (CUDA0) keeps no experts" in out
         out = self.run(
-            capsys, "--gpu", "tesla-p40", "-ot", r"blk\.([0-9]|[1-3][0-9])\.ffn_.*_exps=CPU", "--json", "-"
-        )
+            capsys, "--gpu", "tesla-p40", "-ot", r"blk\.([0-9]|[1-3][0-9])\.ffn_.*_exps=CPU", "--json", "-",
+            base=self.RULES,
+        )  # fmt: skip
         data = json.loads(out)
         assert data["tokens_per_s"] is None
         assert [d["over_bytes"] > 0 for d in data["devices"]] == [False, True]

@@ -12,13 +12,30 @@ if TYPE_CHECKING:  # the commands name these functions, and their help should no
 
 
 def open_trace(source: str, fmt: str | None, model: str | None) -> RoutingTrace:
-    """Trace from a file or `bundled:NAME`; `model` replaces its byte sizes where the trace has its own."""
+    """Trace from a file or `bundled:NAME`; `model` replaces its byte sizes where the trace has its own.
+
+    Parameters
+    ----------
+    source
+        File or `bundled:NAME`.
+    fmt
+        Format of a file; sniffed if None.
+    model
+        NAME, NAME/QUANT or file of the byte sizes.
+
+    Raises
+    ------
+    SimError, TraceError
+        A format beside a bundled trace, a model of another shape, what cannot be read.
+    """
     from expert_residency.traces import load_model, read_trace
 
     geometry = load_model(model) if model else None
     if source.startswith("bundled:"):
         from expert_residency.traces.bundled import load
 
+        if fmt is not None:
+            raise SimError(f"--format {fmt}: {source} has a format of its own; it goes with a file")
         trace = load(source.removeprefix("bundled:"))
     else:
         trace = read_trace(source, format=fmt, model=geometry)

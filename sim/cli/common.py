@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,12 +28,28 @@ def picture(path: Path | None) -> Path | None:
     return path
 
 
-def given(context: typer.Context, *apart: str) -> list[str]:
-    """Options that the command line gives, as they are written there, but for the parameters named."""
+def given(context: typer.Context, *apart: str, among: Collection[str] | None = None) -> list[str]:
+    """Options that the command line gives, as they are written there, but for the parameters named.
+
+    Parameters
+    ----------
+    context
+        Of the command.
+    apart
+        Parameters that do not count.
+    among
+        The only ones that do.
+
+    Returns
+    -------
+    list[str]
+        Options in the order of the help.
+    """
     return [
         parameter.opts[0]
         for parameter in context.command.params
         if parameter.name not in apart
+        and (among is None or parameter.name in among)
         and parameter.name is not None
         and (source := context.get_parameter_source(parameter.name)) is not None
         and source.name == "COMMANDLINE"

@@ -15,6 +15,7 @@ from expert_residency.sim.cli.common import (
     FormatOpt,
     JsonOpt,
     caution,
+    given,
     number,
     percent,
     picture,
@@ -29,10 +30,14 @@ if TYPE_CHECKING:
     from expert_residency.traces import RoutingTrace
 
 TOKENS, SEED = 448, 1
+OF_A_CONTEXT = {"context", "kv", "kv_resident", "draft"}
+PLANNED = ("host", "miss", "store", "simulate", "carve", "plot")
+"""Options of a plan, which rules have no use for."""
 
 
 @app.command()
 def split(
+    run: typer.Context,
     model: Annotated[str, typer.Option("--model", help=f"Model: {MODEL_FORMS}.")],
     gpu: Annotated[
         list[str],
@@ -128,8 +133,17 @@ def split(
     by_rules = n_cpu_moe is not None or bool(override_tensor)
     if layers is not None and not by_rules:
         raise SimError("--layers goes with --n-cpu-moe or --override-tensor; a plan finds the layers itself")
-    if plot is not None and by_rules:
-        raise SimError("--plot is of a plan, not of rules")
+    if by_rules and (extra := given(run, among=PLANNED)):
+        raise SimError(
+            f"{', '.join(extra)} beside --n-cpu-moe or --override-tensor: these rules place whole tensors of one "
+            "quantization, all of them in memory, computed where they lie; this belongs to a plan"
+        )
+    if by_rules and len(quant or ()) > 1:
+        raise SimError(f"--quant is given {len(quant or ())} times: rules are for one quantization")
+    if session is not None and (extra := given(run, among=OF_A_CONTEXT)):
+        raise SimError(f"{', '.join(extra)} beside --session: this says what a context takes, --session gives it")
+    if fmt is not None and trace is None:
+        raise SimError("--format says how to read a file: give it with --trace")
     name, quants = _quants(model, quant)
     cards = sets_of_cards(gpu, low, high)
     if by_rules and (len(cards) > 1 and len(gpu) == 1):

@@ -43,6 +43,7 @@ def validate(
     every: Annotated[bool, typer.Option("--cases/--no-cases", help="Print each case too.")] = True,
 ) -> None:
     """Set predictions beside what engines measured: every case, and median and worst error of each group."""
+    from expert_residency.errors import SimError
     from expert_residency.sim.validation.cases import (
         SECTIONS,
         load_bounds,
@@ -53,6 +54,9 @@ def validate(
     chosen = group or list(SECTIONS)
     for name in chosen:
         check_known("group", name, SECTIONS)
+    for name, more in (("exact", exact), ("live", live), ("published", published)):
+        if more and name not in chosen:
+            raise SimError(f"--{name} adds cases to the group {name}: name it too, --group {name}")
     cases, left, said = _cases(chosen, exact or [], live or [], published or [])
     summaries = summarize(cases, load_bounds())
     past = [f"{one.group}, {one.use}: {what}" for one in summaries for what in one.over(one.limit)]
