@@ -289,7 +289,7 @@ class TestCommand:
         )  # fmt: skip
         assert "does not fit" in out
         assert "estimated" in out
-        assert "hits are those of a synthetic trace" in out
+        assert "the trace is synthetic" in out
         assert (tmp_path / "a.png").stat().st_size > 5_000
         data = json.loads((tmp_path / "a.json").read_text())
         fitting = data["answers"][data["best"]]
