@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, get_args
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
 
 _FORM = re.compile(r"(function-|literal\[|list\[)|(int|float|str|bool)$")
 """What pydantic puts into a place to say which form of several it tried."""
+
+
+def hash_of(data: Any) -> str:
+    """First 16 hex digits of the SHA-256 of JSON data, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:

@@ -168,6 +168,16 @@ def context_left_out(asked: Asked) -> Iterator[Caveat]:
         )
 
 
+def attention_left_out(asked: Asked) -> Iterator[Caveat]:
+    """Attention over the context, of a model whose KV cells are not known."""
+    if asked.spec is not None and asked.geometry.session_shape is None:
+        yield Caveat(
+            "attention",
+            f"what attention reads of a context is not known for {asked.geometry.name}, so it costs nothing "
+            "however long: give the model's own file with --model, or one with a [session] table",
+        )
+
+
 def never_compared(asked: Asked) -> Iterator[Caveat]:
     """Model and card of which no measured run was ever laid beside a predicted one."""
     model = asked.geometry.name.lower()
@@ -196,7 +206,8 @@ def short(asked: Asked) -> Iterator[Caveat]:
 
 
 CHECKS: tuple[Callable[[Asked], Iterable[Caveat]], ...] = (
-    synthetic, partial_layers, missing_sizes, cpu_arithmetic, context_left_out, never_compared, short,
+    synthetic, partial_layers, missing_sizes, cpu_arithmetic, context_left_out, attention_left_out, never_compared,
+    short,
 )  # fmt: skip
 
 

@@ -19,6 +19,10 @@ ENGINES = Shelf("expert_residency.sim.choices", "presets", "engine")
 MISS_MODES: tuple[str, ...] = ("cpu", "fetch", "hybrid", "stream")
 
 
+Chosen = Literal["eviction", "admission", "placement", "scope", "host", "kv_type"]
+"""Choices of a run that a preset may make."""
+
+
 class EnginePreset(BaseModel):
     """Behaviour of one engine.
 
@@ -80,7 +84,8 @@ class EnginePreset(BaseModel):
     adapt_waits
         Whether the next pass waits for the exchange copies of a periodic policy.
     policy
-        Choices of a run that this engine makes if the user does not: eviction, admission, placement, scope, host.
+        Choices of a run that this engine makes if the user does not: eviction, admission, placement, scope, host,
+        kv_type.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -115,7 +120,7 @@ class EnginePreset(BaseModel):
     fill_us: Quantity | None = None
     fill_copy_us: Quantity | None = None
     beside_us: Quantity | None = None
-    policy: dict[Literal["eviction", "admission", "placement", "scope", "host"], str] = Field(default_factory=dict)
+    policy: dict[Chosen, str] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
 
     @cached_property

@@ -135,6 +135,12 @@ def _number(name: str, value: Any) -> float:
     return float(value)
 
 
+def _count(name: str, value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise _refused(name, value, "a whole number from 0")
+    return value
+
+
 def _bytes(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise _refused(name, value, "bytes, or a size with its unit as in 64MiB")
@@ -167,6 +173,7 @@ NAMES = Kind(read_names, list[str], "string")
 COUNTS = Kind(_counts, list[str], "string")
 FLAG = Kind(_flag, bool, "bool")
 NUMBER = Kind(_number, float, "double")
+COUNT = Kind(_count, int, "int64")
 BYTES = Kind(_bytes, str, "int64")
 CAPACITY = Kind(lambda _, value: Capacity.of(value), str, "string")
 
@@ -208,6 +215,9 @@ class RunSpec:
     predict_us
         What one call of the prefetcher costs, in microseconds. Card and host stand still meanwhile: a predictor on
         the card takes its stream, one on the host keeps it from starting the next layer.
+    depth, kv_type
+        Tokens of context behind each request before the trace's first position, and how the engine stores a KV
+        cell (`traces.session.KV_TYPES`): what attention reads (`sim.timed.attention`).
     scope
         `global`, `layer` or `layer:PLACEMENT`, for a capacity in words; a `Capacity` has its own.
 
@@ -263,6 +273,15 @@ class RunSpec:
     )
     predict_us: float = field(metadata=_choice(NUMBER, "Cost of one prediction, of a layer.", "us"))
 
+    depth: int = field(
+        metadata=_choice(
+            COUNT,
+            "Context that each request has behind it before the trace begins: attention reads it in every pass.",
+            "tokens",
+        )
+    )
+    kv_type: str = field(metadata=_choice(TEXT, "How keys and values are stored: fp16, q8_0, int8, k8v4 or q4_0."))
+
     def __init__(
         self,
         hardware: str | Sequence[str],
@@ -280,6 +299,8 @@ class RunSpec:
         insertion: str = "free",
         prefetch_bytes: int | str | None = None,
         predict_us: float = 0.0,
+        depth: int = 0,
+        kv_type: str = "fp16",
         *,
         scope: str | None = None,
     ) -> None:

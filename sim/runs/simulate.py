@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,13 +24,14 @@ from expert_residency.sim.residency.future import kept_with, make_future
 from expert_residency.sim.residency.laws import ranked_by
 from expert_residency.sim.residency.pool import LISTS, CachePool, check_room, make_pool
 from expert_residency.sim.residency.quotas import share_out
+from expert_residency.sim.timed.attention import Context
 from expert_residency.sim.timed.engine import Policies, SimPyEngine
 from expert_residency.sim.timed.host import HostPlan, plan_host
 from expert_residency.sim.timed.machine import Machine
 from expert_residency.sim.timed.page_cache import PageCache
 from expert_residency.sim.timed.result import RunResult
 from expert_residency.sim.timed.timeline import Timeline
-from expert_residency.text import check_known
+from expert_residency.text import check_known, hash_of
 from expert_residency.traces import ModelGeometry, RoutingTrace
 
 if TYPE_CHECKING:
@@ -56,6 +55,7 @@ class Prepared:
     host_plan: HostPlan
     page_cache: PageCache | None
     placed: list[int]
+    context: Context
     recorder: Recorder | None = None
     """What the policies' states were made by, for the compiled kernel; None for the reference engine."""
 
@@ -85,6 +85,7 @@ def prepare(
     spec = spec.settled(trace.geometry, profiles)
     preset = preset or load_engine(spec.engine)
     machine = _machine(trace.geometry, spec, profiles)
+    context = Context(spec.depth, spec.kv_type)
     miss = _miss_mode(spec, preset)
     chosen = _policies(spec)
     eviction, admission = chosen.eviction, chosen.admission
@@ -101,7 +102,9 @@ def prepare(
     placed = cache.place(ranked)
     host_plan = plan_host(trace.geometry, machine.host, spec.host, on_card=placed, ranked=ranked)
     cached = _page_cache(spec, machine.host, trace.geometry, host_plan, page_cache)
-    return Prepared(machine.cards, preset, machine, cache, chosen, miss, host_plan, cached, placed, recorder)
+    return Prepared(
+        machine.cards, preset, machine, cache, chosen, miss, host_plan, cached, placed, context, recorder
+    )
 
 
 def _machine(geometry: ModelGeometry, spec: RunSpec, profiles: tuple[HardwareProfile, ...]) -> Machine:
@@ -227,19 +230,20 @@ def _ran(
     common = (
         trace, machine, ready.preset, ready.cache, ready.policies, ready.miss, ready.host_plan, ready.page_cache
     )  # fmt: skip
+    context = ready.context
     engine: SimPyEngine | TimedKernel
     if ready.recorder is not None:
         from expert_residency.sim.kernel.timed.engine import TimedKernel
 
-        engine = TimedKernel(*common, ready.recorder, progress)
+        engine = TimedKernel(*common, ready.recorder, progress, context=context)
         engine.run()
     elif timeline is None:
-        engine = SimPyEngine(*common, None, progress)
+        engine = SimPyEngine(*common, None, progress, context=context)
         engine.run()
     else:
         title = f"{trace.geometry.label} on {machine.label}, {spec.eviction}, {spec.prefetch}, {ready.miss}"
         with Timeline(timeline, trace.geometry, title) as writer:
-            engine = SimPyEngine(*common, writer, progress)
+            engine = SimPyEngine(*common, writer, progress, context=context)
             engine.run()
     return engine
 
@@ -306,6 +310,7 @@ def manifest(
     trace: RoutingTrace, spec: RunSpec, profiles: tuple[HardwareProfile, ...], preset: EnginePreset
 ) -> dict[str, Any]:
     """Everything that decides a result; equal manifests give byte-identical files."""
+    shape = trace.geometry.session_shape
     own = {kind: adopted_sha256(kind, words) for kind in KINDS if (words := getattr(spec, kind))}
     own = {kind: found for kind, found in own.items() if found}
     return {
@@ -313,15 +318,12 @@ def manifest(
         "model": trace.geometry.label,
         "trace_sha256": trace.content_hash,
         "synthetic": trace.synthetic,
-        "hardware_sha256": [_digest(profile.model_dump(mode="json", exclude_none=True)) for profile in profiles],
-        "engine_sha256": _digest(preset.model_dump(mode="json", exclude_none=True)),
+        "hardware_sha256": [hash_of(profile.model_dump(mode="json", exclude_none=True)) for profile in profiles],
+        "engine_sha256": hash_of(preset.model_dump(mode="json", exclude_none=True)),
         "spec": spec.to_dict(),
+        **({"session_sha256": hash_of(asdict(shape))} if shape else {}),
         **({"policies_sha256": own} if own else {}),
     }
-
-
-def _digest(data: Any) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _warnings(trace: RoutingTrace, result: RunResult, spec: RunSpec, machine: Machine, room: int) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +18,7 @@ from expert_residency.sim.runs.simulate import manifest, prepare
 from expert_residency.sim.sweep.spec import OWN, Choices, SweepFile, expand
 from expert_residency.sim.sweep.stored import View, load_trace, open_view, store
 from expert_residency.sim.timed.host.tiers import BESIDE_CARDS
+from expert_residency.text import hash_of
 from expert_residency.traces import RoutingTrace, TraceError
 
 _SHOWN = 8
@@ -147,7 +146,7 @@ def _check(view: View, spec: RunSpec) -> tuple[str, str | None]:
     made = manifest(
         open_view(view), spec, tuple(load_profile(name) for name in spec.hardware), load_engine(spec.engine)
     )
-    return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:16], misfit
+    return hash_of(made), misfit
 
 
 @lru_cache(maxsize=4)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ import numpy.typing as npt
 from expert_residency.errors import SimError
 from expert_residency.sim.choices.trace import fit_geometry
 from expert_residency.sim.sweep.spec import TraceRef
+from expert_residency.text import hash_of
 from expert_residency.traces import ModelGeometry, RoutingTrace, load_model, read_trace
+from expert_residency.traces.session import DraftShape, SessionShape
 
 _ARRAYS = (
     "pass_request", "pass_phase", "pass_emits", "event_pass", "event_layer", "event_row_offsets", "row_position",
@@ -62,8 +64,9 @@ def load_trace(ref: TraceRef | RoutingTrace, base: Path) -> RoutingTrace:
 
 def store(trace: RoutingTrace, cache: Path) -> Path:
     """Write `trace` below `cache` unless it is there, whole and undamaged; returns its folder."""
-    folder = cache / trace.content_hash[:16]
     header = _header(trace)
+    own = trace.geometry.session
+    folder = cache / (trace.content_hash[:16] + (f"-{hash_of(asdict(own))}" if own else ""))
     if folder.exists() and _holds(folder, trace, header):
         return folder
     part = cache / f".{folder.name}.{os.getpid()}.part"
@@ -87,8 +90,14 @@ def store(trace: RoutingTrace, cache: Path) -> Path:
 
 
 def _header(trace: RoutingTrace) -> str:
+    own = trace.geometry.session
     return json.dumps(
-        {"geometry": trace.geometry.to_dict(), "predictions": sorted(trace.predictions), "meta": trace.meta}
+        {
+            "geometry": trace.geometry.to_dict(),
+            "session": asdict(own) if own else None,
+            "predictions": sorted(trace.predictions),
+            "meta": trace.meta,
+        }
     )
 
 
@@ -112,11 +121,18 @@ def open_stored(folder: Path) -> RoutingTrace:
         for depth in header["predictions"]
     }
     return RoutingTrace(
-        geometry=ModelGeometry.from_dict(header["geometry"]),
+        geometry=replace(ModelGeometry.from_dict(header["geometry"]), session=_session(header["session"])),
         predictions=predictions,
         meta=header["meta"],
         **found,
     )
+
+
+def _session(stored: dict[str, Any] | None) -> SessionShape | None:
+    if stored is None:
+        return None
+    draft = stored["draft"]
+    return SessionShape(**(stored | {"draft": DraftShape(**draft) if draft else None}))
 
 
 @lru_cache(maxsize=4)

@@ -36,6 +36,7 @@ from expert_residency.sim.kernel.timed.layout import SLOT, run_table
 from expert_residency.sim.kernel.timed.walk import run_passes
 from expert_residency.sim.residency.laws import fault_of
 from expert_residency.sim.residency.pool import CachePool
+from expert_residency.sim.timed.attention import NO_DEPTH, Context
 from expert_residency.sim.timed.host import HostPlan
 from expert_residency.sim.timed.machine import Machine
 from expert_residency.sim.timed.page_cache import PageCache
@@ -56,7 +57,7 @@ class TimedKernel:
 
     Parameters
     ----------
-    trace, machine, preset, cache, policies, miss, host_plan, page_cache, progress
+    trace, machine, preset, cache, policies, miss, host_plan, page_cache, progress, context
         As for `sim.timed.engine.SimPyEngine`.
     recorder
         Allocator that the states of `cache` came from.
@@ -74,6 +75,8 @@ class TimedKernel:
         page_cache: PageCache | None,
         recorder: Recorder,
         progress: Callable[[int], None] | None = None,
+        *,
+        context: Context = NO_DEPTH,
     ) -> None:
         self.trace = trace
         self._judged = (cache.eviction, cache.admission, policies.prefetch)
@@ -84,7 +87,7 @@ class TimedKernel:
         future = policies.future if prefetch.needs_future else None
         state = prefetch.start(cache.pool, recorder, future, trace.predictions or None)
         lines = recorder.line_up(cache.state, SLOT.itemsize)
-        made = run_table(trace, machine, preset, cache, policies, miss, host_plan, page_cache, lines)
+        made = run_table(trace, machine, preset, cache, policies, miss, host_plan, page_cache, lines, context)
         asked = t.Asked(
             made.calls.event, made.trace.keys, made.trace.rows, made.plan.hits, made.slots.resident,
             made.slots.guard, made.calls.misses, made.swaps.newcomers, made.swaps.victims,

@@ -12,6 +12,7 @@ from expert_residency.policies.structures import Links
 from expert_residency.sim.kernel.timed import tables as t
 from expert_residency.sim.residency.future import kept_with
 from expert_residency.sim.residency.pool import CachePool
+from expert_residency.sim.timed.attention import Context, attention_ns
 from expert_residency.sim.timed.costs import Costs
 from expert_residency.sim.timed.engine.transfers import drive_rates, shared_servers
 from expert_residency.sim.timed.host import HostPlan
@@ -83,7 +84,7 @@ def trace_table(trace: RoutingTrace) -> t.Trace:
 
 
 def costs_table(
-    trace: RoutingTrace, machine: Machine, preset: EnginePreset, plan: HostPlan, predict: int
+    trace: RoutingTrace, machine: Machine, preset: EnginePreset, plan: HostPlan, predict: int, context: Context
 ) -> t.Costs:
     """Times of compute; hand-offs are tabled by rows.
 
@@ -99,6 +100,8 @@ def costs_table(
         Where experts lie on the host.
     predict
         Ns of one prediction.
+    context
+        What requests attend over.
 
     Returns
     -------
@@ -114,6 +117,7 @@ def costs_table(
     return t.Costs(
         card_of=ints(machine.layer_card),
         dense=ints(costs.dense_ns),
+        attention=ints(attention_ns(trace, machine, context).reshape(-1).tolist()),
         dense_flop=ints(costs.dense_flop),
         flop_per_ns=ints(costs.flop_per_ns),
         expert_rate=ints(costs.expert_mb_per_s),
@@ -279,7 +283,7 @@ def net_table(machine: Machine, plan: HostPlan) -> tuple[t.Net, list[int]]:
 
 def run_table(
     trace: RoutingTrace, machine: Machine, preset: EnginePreset, pool: CachePool, policies: Policies, miss: str,
-    plan: HostPlan, cache: PageCache | None, lines: npt.NDArray[np.uint8],
+    plan: HostPlan, cache: PageCache | None, lines: npt.NDArray[np.uint8], context: Context,
 ) -> t.RunTables:  # fmt: skip
     """Everything but the compiled policies; `lines` have room for a `SLOT` of each key.
 
@@ -303,6 +307,8 @@ def run_table(
         The page cache, or None.
     lines
         (keys, bytes of a line) records of experts.
+    context
+        What requests attend over.
 
     Returns
     -------
@@ -337,7 +343,7 @@ def run_table(
     return t.RunTables(
         v=v,
         trace=kept_with(trace, "timed", lambda: trace_table(trace)),
-        costs=costs_table(trace, machine, preset, plan, policies.predict_ns),
+        costs=costs_table(trace, machine, preset, plan, policies.predict_ns, context),
         rules=rules,
         net=net,
         batches=t.Batches(**records(n, t.Batches._fields)),

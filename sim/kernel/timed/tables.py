@@ -35,6 +35,8 @@ class Costs(NamedTuple):
     card_of: Ints
     """(layers,)"""
     dense: Ints
+    attention: Ints
+    """(cards x passes,) what attention over the context adds to each layer."""
     dense_flop: Ints
     flop_per_ns: Ints
     expert_rate: Ints

@@ -160,6 +160,7 @@ def one_event(run: RunTables, number: int, pass_index: int, phase: int) -> None:
         spend(run, costs.handoff[card * (costs.most_rows + 1) + n_rows], HANDOFF)
         v[CARD] = card
     dense = dense_ns(costs.dense[layer], n_rows, costs.dense_flop[layer], costs.flop_per_ns[card])
+    dense += costs.attention[card * len(trace.phase_of) + pass_index]
     sync = costs.sync[card]
     if phase != PREFILL:
         dense += (n_rows - 1) * costs.row

@@ -31,6 +31,7 @@ from expert_residency.policies.protocol import (
 from expert_residency.sim.choices.prefetch_rule import Insertion
 from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.residency.pool import CachePool
+from expert_residency.sim.timed.attention import NO_DEPTH, Context, attention_ns
 from expert_residency.sim.timed.channels.cpu import Segment
 from expert_residency.sim.timed.costs import Costs
 from expert_residency.sim.timed.engine.decisions import Decisions, EventPlan, Wait
@@ -95,6 +96,8 @@ class SimPyEngine:
         Where experts lie on the host; the page cache is changed by the run.
     timeline
         Receives slices, or None.
+    context
+        What requests attend over.
     progress
         Called with the number of passes done.
     """
@@ -111,6 +114,8 @@ class SimPyEngine:
         page_cache: PageCache | None,
         timeline: Timeline | None = None,
         progress: Callable[[int], None] | None = None,
+        *,
+        context: Context = NO_DEPTH,
     ) -> None:
         geometry = trace.geometry
         self.trace = trace
@@ -124,6 +129,7 @@ class SimPyEngine:
         self.env: Any = simpy.Environment()
         """Its time is integer ns throughout."""
         self.costs = Costs.of(geometry, machine, preset, host_plan.cpu_sources)
+        self._attention_ns = attention_ns(trace, machine, context).tolist()
         self.slots = Slots(cache)
         if timeline is not None:
             self.slots.observer = lambda slots: timeline.filling(self.env.now, slots)
@@ -258,7 +264,7 @@ class SimPyEngine:
         card = self.machine.layer_card[layer]
         if card != self._card:
             yield from self._hand_over(card, n_rows)
-        yield from self._dense_part(card, layer, n_rows, phase)
+        yield from self._dense_part(card, layer, pass_index, n_rows, phase)
 
         # Decide, in the replay's order: look up, learn, admit.
         self.slots.number = number
@@ -287,10 +293,11 @@ class SimPyEngine:
         self._causes[HANDOFF] += ns
         self._card = card
 
-    def _dense_part(self, card: int, layer: int, n_rows: int, phase: int) -> Steps:
-        """The layer's dense part, the router's ids and the host's plan."""
+    def _dense_part(self, card: int, layer: int, pass_index: int, n_rows: int, phase: int) -> Steps:
+        """The layer's dense part with its attention, the router's ids and the host's plan."""
         env, costs = self.env, self.costs
-        dense, sync = costs.dense(layer, card, n_rows), costs.sync_ns[card] + self.preset.plan_ns
+        dense = costs.dense(layer, card, n_rows) + self._attention_ns[card][pass_index]
+        sync = costs.sync_ns[card] + self.preset.plan_ns
         if phase != PREFILL:
             dense += (n_rows - 1) * self.preset.row_ns
         if self.transfers.h2d[card].current is not None:

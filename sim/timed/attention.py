@@ -1,0 +1,114 @@
+"""Time of attention over the context: what each pass reads of keys and values, by the length that it has reached.
+
+Every pass reads the KV cells of its request from first to last position once, in every layer that attends over all
+of them, and the last `window_tokens` in layers with a window; latent attention has its one vector a cell, and
+recurrent layers read a state whose size does not grow, which is in the dense rate. Rows of one pass share the
+reading. The bytes are spread evenly over the MoE layers: which layer attends how is not told apart. The rate is
+the card's for dense bf16 weights, a prior for attention kernels: from DGX Spark's published decode of gpt-oss-120b
+at 0, 4k, 16k and 32k tokens of context (57.8, 54.7, 48.3, 42.9 tokens/s) it comes out as 154, 178 and 201 GB/s of
+273.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from expert_residency.errors import SimError
+from expert_residency.sim.timed.machine import Machine
+from expert_residency.text import check_known
+from expert_residency.traces import ModelGeometry, RoutingTrace
+from expert_residency.traces.session import KV_TYPES
+
+FAMILY = "bf16"
+"""Rate of the card's that KV is read at."""
+MOST_TOKENS = 1 << 31
+
+
+@dataclass(frozen=True)
+class Context:
+    """What requests attend over.
+
+    Parameters
+    ----------
+    depth
+        Tokens that each request has behind it before the trace's position 0, as `llama-bench -d`.
+    kv_type
+        Storage of a cell (`traces.session.KV_TYPES`).
+
+    Raises
+    ------
+    SimError
+        A depth that is negative or endless, or an unknown KV type.
+    """
+
+    depth: int = 0
+    kv_type: str = "fp16"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.depth < MOST_TOKENS:
+            raise SimError(f"a depth of {self.depth} tokens: expected 0 to {MOST_TOKENS - 1}")
+        check_known("KV type", self.kv_type, KV_TYPES)
+
+
+NO_DEPTH = Context()
+"""Requests that begin where their trace does."""
+
+
+def lengths(trace: RoutingTrace, depth: int) -> npt.NDArray[np.int64]:
+    """(passes,) positions that each pass attends over; `depth` alone where the trace knows no positions."""
+    if not trace.n_rows:
+        return np.full(trace.n_passes, depth, dtype=np.int64)
+    rows = trace.event_row_offsets[trace.pass_event_offsets]
+    longest = np.maximum.reduceat(trace.row_position.astype(np.int64), rows[:-1])
+    return longest + 1 + depth
+
+
+def kv_bytes(geometry: ModelGeometry, length: npt.NDArray[np.int64], kv_type: str) -> npt.NDArray[np.int64]:
+    """Bytes that attention reads in one MoE layer's share of a pass.
+
+    Parameters
+    ----------
+    geometry
+        The model; one whose context is not known reads nothing, which `sim.choices.caveats` says.
+    length : (passes,)
+        Positions attended over.
+    kv_type
+        Storage of a cell.
+
+    Returns
+    -------
+    array (passes,)
+        Bytes.
+    """
+    shape = geometry.session_shape
+    if shape is None:
+        return np.zeros(len(length), dtype=np.int64)
+    whole = shape.kv_layers * shape.cell_bytes(kv_type) + shape.index_cell_bytes + shape.rope_cell_bytes
+    window = shape.window_layers * shape.window_cell_bytes(kv_type)
+    total = whole * length + window * np.minimum(length, shape.window_tokens)
+    return np.asarray(total // geometry.n_layers, dtype=np.int64)
+
+
+def attention_ns(trace: RoutingTrace, machine: Machine, context: Context) -> npt.NDArray[np.int64]:
+    """What attention adds to each MoE layer of a pass.
+
+    Parameters
+    ----------
+    trace
+        Positions, and the model.
+    machine
+        The cards.
+    context
+        What requests have behind them.
+
+    Returns
+    -------
+    array (cards, passes)
+        Ns, by the card that runs the layer.
+    """
+    nbytes = kv_bytes(trace.geometry, lengths(trace, context.depth), context.kv_type)
+    rates = np.array([card.gpu.dense_gb_per_s.mb_per_s(FAMILY) for card in machine.cards], dtype=np.int64)
+    return -(-nbytes[None, :] * 1000 // rates[:, None])
