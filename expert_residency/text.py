@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
 
-_FORM = re.compile(r"(function-|literal\[|list\[)|(int|float|str|bool)$")
+_FORM = re.compile(r"(function-|constrained-|literal\[|list\[)|(int|float|str|bool)$")
 """What pydantic puts into a place to say which form of several it tried."""
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from expert_residency.errors import PolicyError
 from expert_residency.policies.protocol import Allocator, Floats, Ints, Pool
 
 ROOT = 7
@@ -249,10 +248,8 @@ def heap_first_free(s: Heap, scope: int, guard: Sequence[int], tick: int) -> int
 SCALE = 2.0**-300
 
 
-def decayed_growth(half_life: float, policy: str) -> float:
+def decayed_growth(half_life: float) -> float:
     """Factor by which a new use outweighs one of the pass before."""
-    if half_life <= 0:
-        raise PolicyError(f"policy {policy}: half_life_tokens is {half_life}, expected more than 0")
     return float(2.0 ** (1.0 / half_life))
 
 

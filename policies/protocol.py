@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from expert_residency.errors import PolicyError
+from expert_residency.policies.parameters import check_parameters
 
 Ints = MutableSequence[int]
 Floats = MutableSequence[float]
@@ -185,6 +186,10 @@ class Policy:
     needs_future: ClassVar[bool] = False
     compiled: ClassVar[bool] = False
     """Whether it keeps to the compiled subset, as `sim.testing` checks: compiled code checks nothing itself."""
+
+    def __post_init__(self) -> None:
+        """Check the parameters, as `policies.parameters` has it."""
+        check_parameters(self)
 
 
 class EvictionPolicy(Policy, ABC):

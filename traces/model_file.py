@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from expert_residency.families import FAMILIES, UNKNOWN
 from expert_residency.text import markdown, unknown
+from expert_residency.traces.geometry import LARGEST_ID
 from expert_residency.traces.session import DraftShape, SessionShape
 
 Kind = Literal["measured", "datasheet", "derived", "assumed"]
@@ -113,23 +114,23 @@ class ModelFile(Table):
     """As users type it."""
     description: str = ""
     """What it is, in a line."""
-    total_layers: int
+    total_layers: int = Field(ge=1, le=LARGEST_ID)
     """Layers, dense ones included; without those that draft tokens."""
-    first_moe_layer: int = 0
+    first_moe_layer: int = Field(default=0, ge=0)
     """First layer with experts, counted from 0; every `moe_layer_step`-th from there on has them."""
     moe_layer_step: int = Field(default=1, ge=1)
     """Distance of layers with experts."""
     moe_layers: list[int] | None = None
     """Layers with experts, where they follow no such rule."""
-    experts: int
+    experts: int = Field(ge=1, le=LARGEST_ID)
     """Experts of a layer, without shared ones."""
-    top_k: int
+    top_k: int = Field(ge=1)
     """How many of them a token uses."""
-    hidden_size: int = 0
+    hidden_size: int = Field(default=0, ge=0)
     """Width of the residual stream."""
     handoff_bytes: int = Field(default=0, ge=0)
     """Bytes a token from one card to the next, where it is more than a row of float32."""
-    expert_width: int = 0
+    expert_width: int = Field(default=0, ge=0)
     """Inner width of an expert of three matrices."""
     expert_params: int = Field(default=0, ge=0)
     """Weights of one expert, where they are not 3 x `hidden_size` x `expert_width`."""

@@ -15,6 +15,9 @@ import numpy as np
 from expert_residency.errors import TraceError
 from expert_residency.traces.trace import Phase, RoutingTrace, assemble, ragged_take
 
+MOST_ROWS = 1 << 16
+"""Of a window."""
+
 
 def compose_windows(trace: RoutingTrace, rows: float, emitted: float) -> RoutingTrace:
     """Trace whose decode passes are merged into verify windows.
@@ -39,7 +42,9 @@ def compose_windows(trace: RoutingTrace, rows: float, emitted: float) -> Routing
     TraceError
         Sizes out of range, a trace that has windows already, or too few decode passes for one.
     """
-    if not 1 <= emitted <= rows < np.inf:
+    if not 1 <= rows <= MOST_ROWS:
+        raise TraceError(f"a window of {rows:g} rows is not possible; 1 to {MOST_ROWS:,} are")
+    if not 1 <= emitted <= rows:
         raise TraceError(f"a window of {rows:g} rows cannot emit {emitted:g} tokens; 1 to {rows:g} are possible")
     if (trace.pass_phase == Phase.VERIFY).any() or (trace.event_rows[trace.event_phase == Phase.DECODE] > 1).any():
         raise TraceError("the trace has verify windows already, so none can be composed of it")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from expert_residency.errors import PolicyError
+from expert_residency.policies.parameters import Weight
 from expert_residency.policies.protocol import AdmissionPolicy, Allocator, Event, Floats, Ints, Pool
 from expert_residency.policies.structures import last_first
 
@@ -32,8 +33,8 @@ class Balanced(AdmissionPolicy):
     source: ClassVar[str] = "FreeToken; JustVugg/colibri #1202"
     compiled: ClassVar[bool] = True
 
-    link_gb_per_s: float = 0.0
-    host_gb_per_s: float = 0.0
+    link_gb_per_s: Weight = 0.0
+    host_gb_per_s: Weight = 0.0
 
     def start(self, pool: Pool, alloc: Allocator) -> BalancedState:
         """Shares from the rates given and, where none is, those of the machine."""

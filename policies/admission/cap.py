@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from expert_residency.errors import PolicyError
+from expert_residency.policies.parameters import Count
 from expert_residency.policies.protocol import AdmissionPolicy, Allocator, Event, Ints, Pool
 from expert_residency.policies.structures import last_first
 
@@ -31,12 +31,10 @@ class Cap(AdmissionPolicy):
     source: ClassVar[str] = "llama.cpp #27861; FreeToken"
     compiled: ClassVar[bool] = True
 
-    per_event: int = 2
+    per_event: Count = 2
 
     def start(self, pool: Pool, alloc: Allocator) -> CapState:
-        """Check the limit."""
-        if self.per_event < 0:
-            raise PolicyError(f"policy cap: per_event is {self.per_event}, expected 0 or more")
+        """Only the limit."""
         return CapState(self.per_event)
 
     @staticmethod

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from expert_residency.errors import PolicyError
+from expert_residency.policies.parameters import Share
 from expert_residency.policies.protocol import AdmissionPolicy, Allocator, Event, Ints, Pool
 from expert_residency.policies.structures import last_first
 
@@ -29,12 +29,10 @@ class Fraction(AdmissionPolicy):
     source: ClassVar[str] = "FreeToken hybrid mode; Niko1221/Strata pcie-frac"
     compiled: ClassVar[bool] = True
 
-    share: float = 0.55
+    share: Share = 0.55
 
     def start(self, pool: Pool, alloc: Allocator) -> FractionState:
-        """Check the share."""
-        if not 0 <= self.share <= 1:
-            raise PolicyError(f"policy fraction: share is {self.share}, expected 0 to 1")
+        """Only the share."""
         return FractionState(self.share)
 
     @staticmethod

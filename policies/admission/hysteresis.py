@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from expert_residency.errors import PolicyError
+from expert_residency.policies.parameters import AtLeastOne, Level, Weight
 from expert_residency.policies.protocol import AdmissionPolicy, Allocator, Event, Floats, Ints, Pool
 
 
@@ -36,14 +36,12 @@ class Hysteresis(AdmissionPolicy):
     source: ClassVar[str] = "JustVugg/colibri #26, #474, #571"
     compiled: ClassVar[bool] = True
 
-    factor: float = 1.25
-    margin: float = 4.0
-    halving_passes: int = 1024
+    factor: Weight = 1.25
+    margin: Level = 4.0
+    halving_passes: AtLeastOne = 1024
 
     def start(self, pool: Pool, alloc: Allocator) -> HysteresisState:
         """All cold."""
-        if self.halving_passes < 1:
-            raise PolicyError(f"policy hysteresis: halving_passes is {self.halving_passes}, expected at least 1")
         return HysteresisState(
             alloc.floats(pool.keys), alloc.ints(1), self.halving_passes, self.factor, self.margin
         )

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from expert_residency.errors import PolicyError
+from expert_residency.policies.parameters import AtLeastOne, Count, Level, Share
 from expert_residency.policies.protocol import AdmissionPolicy, Allocator, Event, Floats, Ints, Pool
 
 
@@ -57,17 +57,15 @@ class StrataAdaptive(AdmissionPolicy):
     compiled: ClassVar[bool] = True
     periodic: ClassVar[bool] = True
 
-    every: int = 4
-    min_usage: float = 2.0
-    min_gain: float = 1.5
-    swaps: int = 96
-    decay: float = 0.7
+    every: AtLeastOne = 4
+    min_usage: Level = 2.0
+    min_gain: Level = 1.5
+    swaps: Count = 96
+    decay: Share = 0.7
     fill_free: bool = True
 
     def start(self, pool: Pool, alloc: Allocator) -> AdaptiveState:
         """No usage."""
-        if self.every < 1 or self.swaps < 0:
-            raise PolicyError("policy strata-adaptive: every must be at least 1 and swaps not negative")
         rounds = alloc.ints(2)
         rounds[1] = -1
         return AdaptiveState(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from expert_residency.errors import PolicyError
+from expert_residency.policies.parameters import Count
 from expert_residency.policies.protocol import AdmissionPolicy, Allocator, Event, Ints, Pool
 
 
@@ -31,12 +31,10 @@ class TwoHit(AdmissionPolicy):
     source: ClassVar[str] = "Maggs and Sitaraman 2015"
     compiled: ClassVar[bool] = True
 
-    within_passes: int = 0
+    within_passes: Count = 0
 
     def start(self, pool: Pool, alloc: Allocator) -> TwoHitState:
         """Nobody wanted yet."""
-        if self.within_passes < 0:
-            raise PolicyError(f"policy two-hit: within_passes is {self.within_passes}, expected 0 or more")
         return TwoHitState(alloc.ints(pool.keys), alloc.ints(pool.keys), self.within_passes)
 
     @staticmethod

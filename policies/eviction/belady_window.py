@@ -26,6 +26,7 @@ from expert_residency.policies.heaps import (
     heap_push,
     heap_remove,
 )
+from expert_residency.policies.parameters import Count, HalfLife
 from expert_residency.policies.protocol import (
     Allocator,
     Event,
@@ -67,8 +68,8 @@ class BeladyWindow(EvictionPolicy):
     compiled: ClassVar[bool] = True
     needs_future: ClassVar[bool] = True
 
-    window_tokens: int = 4
-    half_life_tokens: float = 16.0
+    window_tokens: Count = 4
+    half_life_tokens: HalfLife = 16.0
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> BeladyWindowState:
         """Nothing counted; first uses are known as far as the horizon reaches."""
@@ -84,7 +85,7 @@ class BeladyWindow(EvictionPolicy):
             alloc.ints(1, reach),
             alloc.floats(1, 1.0),
             alloc.ints(2),
-            decayed_growth(self.half_life_tokens, self.name),
+            decayed_growth(self.half_life_tokens),
             reach,
             future.next_use,
             future.event_offsets,

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
+from expert_residency.policies.parameters import Within
 from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
 from expert_residency.policies.structures import Links, front, links, move_to_back, push_back, unlink
 
@@ -35,7 +36,7 @@ class Clock(EvictionPolicy):
     source: ClassVar[str] = "textbook; libCacheSim"
     compiled: ClassVar[bool] = True
 
-    insert_bit: int = 0
+    insert_bit: Annotated[int, Within(0, 1)] = 0
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> ClockState:
         """Empty rings."""

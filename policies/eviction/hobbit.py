@@ -26,6 +26,7 @@ from expert_residency.policies.heaps import (
     heap_rebuild,
     heap_remove,
 )
+from expert_residency.policies.parameters import Weight
 from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, Pool
 from expert_residency.policies.structures import by_layer, layer_spans
 
@@ -54,9 +55,9 @@ class Hobbit(EvictionPolicy):
     source: ClassVar[str] = "HOBBIT, arXiv 2411.01433"
     compiled: ClassVar[bool] = True
 
-    recency: float = 1.0
-    frequency: float = 1.0
-    distance: float = 1.0
+    recency: Weight = 1.0
+    frequency: Weight = 1.0
+    distance: Weight = 1.0
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> HobbitState:
         """No use seen."""

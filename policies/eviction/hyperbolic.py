@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from expert_residency.policies.parameters import AtLeastOne
 from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
 from expert_residency.policies.structures import Packed, draw, packed, packed_add, packed_remove, seeded
 
@@ -39,7 +40,7 @@ class Hyperbolic(EvictionPolicy):
     source: ClassVar[str] = "Blankstein et al., ATC 2017; libCacheSim"
     compiled: ClassVar[bool] = True
 
-    sample: int = 64
+    sample: AtLeastOne = 64
     seed: int = 1
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> HyperbolicState:

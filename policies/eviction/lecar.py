@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
+from expert_residency.policies.parameters import Share, Within
 from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, Pool
 from expert_residency.policies.structures import (
     MODULUS,
@@ -70,8 +71,8 @@ class Lecar(EvictionPolicy):
     source: ClassVar[str] = "Vietri et al., HotStorage 2018; libCacheSim"
     compiled: ClassVar[bool] = True
 
-    learning_rate: float = 0.45
-    discount_base: float = 0.005
+    learning_rate: Annotated[float, Within(0, 100)] = 0.45
+    discount_base: Share = 0.005
     seed: int = 1
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> LecarState:

@@ -27,6 +27,7 @@ from expert_residency.policies.heaps import (
     heap_push,
     heap_remove,
 )
+from expert_residency.policies.parameters import HalfLife
 from expert_residency.policies.protocol import (
     Allocator,
     Event,
@@ -67,7 +68,7 @@ class Lfu(EvictionPolicy):
     compiled: ClassVar[bool] = True
 
     counts: Literal["perfect", "in-cache", "decayed"] = "perfect"
-    half_life_tokens: float = 16.0
+    half_life_tokens: HalfLife = 16.0
 
     def __new__(cls, counts: str = "perfect", half_life_tokens: float = 16.0) -> Lfu:
         """Perfect counts rise one by one, each with the newest stamp; others need a heap."""
@@ -129,7 +130,7 @@ class HeapLfu(Lfu):
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> Any:
         """All counts 0."""
-        growth = decayed_growth(self.half_life_tokens, self.name) if self.counts == "decayed" else 1.0
+        growth = decayed_growth(self.half_life_tokens) if self.counts == "decayed" else 1.0
         return HeapLfuState(
             heap(alloc, pool),
             alloc.ints(2),

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
-from expert_residency.errors import PolicyError
 from expert_residency.policies.heaps import (
     Heap,
     heap,
@@ -22,6 +21,7 @@ from expert_residency.policies.heaps import (
     heap_push,
     heap_remove,
 )
+from expert_residency.policies.parameters import Within
 from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
 
 
@@ -47,12 +47,10 @@ class LruK(EvictionPolicy):
     source: ClassVar[str] = "O'Neil et al., SIGMOD 1993"
     compiled: ClassVar[bool] = True
 
-    k: int = 2
+    k: Annotated[int, Within(1, 1024)] = 2
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> LruKState:
         """No use seen."""
-        if self.k < 1:
-            raise PolicyError(f"policy lru-k: k is {self.k}, expected at least 1")
         return LruKState(
             heap(alloc, pool),
             alloc.ints(pool.keys * (self.k - 1)),

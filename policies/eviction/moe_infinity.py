@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 from expert_residency.policies.heaps import (
     Heap,
@@ -25,6 +25,7 @@ from expert_residency.policies.heaps import (
     heap_rebuild,
     heap_remove,
 )
+from expert_residency.policies.parameters import Within
 from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Floats, Future, Ints, Pool
 from expert_residency.policies.structures import by_layer, layer_spans
 
@@ -49,7 +50,7 @@ class MoeInfinity(EvictionPolicy):
     source: ClassVar[str] = "MoE-Infinity, arXiv 2401.14361"
     compiled: ClassVar[bool] = True
 
-    eps: float = 1e-4
+    eps: Annotated[float, Within(1e-12, 1e9)] = 1e-4
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> MoeInfinityState:
         """An empty matrix."""

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from expert_residency.policies.parameters import Count, Ghosts, Share
 from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
 from expert_residency.policies.structures import Links, drop_front, links, move_to_back, push_back, unlink
 
@@ -43,9 +44,9 @@ class S3Fifo(EvictionPolicy):
     source: ClassVar[str] = "Yang et al., SOSP 2023; libCacheSim"
     compiled: ClassVar[bool] = True
 
-    small_share: float = 0.1
-    ghost_share: float = 0.9
-    threshold: int = 2
+    small_share: Share = 0.1
+    ghost_share: Ghosts = 0.9
+    threshold: Count = 2
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> S3FifoState:
         """Empty queues; the small one has at least one slot."""

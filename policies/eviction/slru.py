@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from expert_residency.policies.parameters import Share
 from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
 from expert_residency.policies.structures import Links, first_free, front, links, move_to_back, push_back, unlink
 
@@ -35,7 +36,7 @@ class Slru(EvictionPolicy):
     source: ClassVar[str] = "Karedla et al. 1994; Infernix"
     compiled: ClassVar[bool] = True
 
-    protected_share: float = 0.8
+    protected_share: Share = 0.8
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> SlruState:
         """Empty lists."""

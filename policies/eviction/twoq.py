@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from expert_residency.policies.parameters import Ghosts, Share
 from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
 from expert_residency.policies.structures import (
     Links,
@@ -43,8 +44,8 @@ class TwoQ(EvictionPolicy):
     source: ClassVar[str] = "Johnson and Shasha, VLDB 1994; libCacheSim"
     compiled: ClassVar[bool] = True
 
-    in_share: float = 0.25
-    out_share: float = 0.5
+    in_share: Share = 0.25
+    out_share: Ghosts = 0.5
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> TwoQState:
         """Empty lists."""

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from expert_residency.policies.parameters import AtLeastOne, Share
 from expert_residency.policies.protocol import Allocator, Event, EvictionPolicy, Future, Ints, Pool
 from expert_residency.policies.structures import Links, first_free, front, links, move_to_back, push_back, unlink
 
@@ -45,9 +46,9 @@ class WTinyLfu(EvictionPolicy):
     source: ClassVar[str] = "Einziger et al. 2017; Caffeine; libCacheSim"
     compiled: ClassVar[bool] = True
 
-    window_share: float = 0.01
-    protected_share: float = 0.8
-    sample_factor: int = 10
+    window_share: Share = 0.01
+    protected_share: Share = 0.8
+    sample_factor: AtLeastOne = 10
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None) -> WTinyLfuState:
         """Empty lists."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from expert_residency.errors import PolicyError
+from expert_residency.policies.parameters import Count
 from expert_residency.policies.protocol import Future, PlacementPolicy, Pool
 
 
@@ -21,7 +22,7 @@ class WholeLayers(PlacementPolicy):
     name: ClassVar[str] = "layers"
     source: ClassVar[str] = "ggml-org/llama.cpp --n-cpu-moe"
 
-    count: int = 0
+    count: Count = 0
 
     def rank(self, pool: Pool, future: Future | None) -> list[int]:
         """Keys layer by layer from the end, as long as a whole layer fits its scope."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from expert_residency.errors import PolicyError
+from expert_residency.policies.parameters import Share
 from expert_residency.policies.protocol import Future, PlacementPolicy, Pool, require_future
 
 
@@ -24,13 +24,11 @@ class Matched(PlacementPolicy):
     source: ClassVar[str] = "hit rates of published runs"
     needs_future: ClassVar[bool] = True
 
-    hits: float = 0.5
+    hits: Share = 0.5
 
     def rank(self, pool: Pool, future: Future | None) -> list[int]:
         """Keys by uses as far as needed, then by least use, then the others by uses."""
         future = require_future(future, "placement matched")
-        if not 0 <= self.hits <= 1:
-            raise PolicyError(f"placement matched: hits is {self.hits:g}, expected a share from 0 to 1")
         counts = future.counts
         ranked = sorted(range(pool.keys), key=lambda key: (-counts[key], key))
         left, taken = self.hits * sum(counts), 0

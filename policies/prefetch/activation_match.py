@@ -15,9 +15,9 @@ Source: MoE-Infinity, arXiv 2401.14361 v3 (activation matrices, their collection
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
-from expert_residency.errors import PolicyError
+from expert_residency.policies.parameters import Ahead, AtLeastOne, Count, Within
 from expert_residency.policies.protocol import (
     Allocator,
     Event,
@@ -62,22 +62,14 @@ class ActivationMatch(PrefetchPolicy):
     compiled: ClassVar[bool] = True
     at_layer: ClassVar[bool] = True
 
-    matrices: int = 120
-    passes: int = 1
-    depth: int = 1
-    width: int = 0
-    matches: int = 3
+    matrices: Annotated[int, Within(1, 65536)] = 120
+    passes: AtLeastOne = 1
+    depth: Ahead = 1
+    width: Count = 0
+    matches: Annotated[int, Within(1, 65536)] = 3
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None, predictions: Any) -> ActivationMatchState:
-        """Nothing kept.
-
-        Raises
-        ------
-        PolicyError
-            If a parameter is less than 1.
-        """
-        if min(self.matrices, self.passes, self.depth, self.matches) < 1:
-            raise PolicyError(f"prefetch policy {self.name}: parameters must be at least 1")
+        """Nothing kept."""
         return ActivationMatchState(
             alloc.ints(self.matrices * pool.keys), alloc.ints(self.matrices), alloc.ints(self.matrices),
             alloc.ints(pool.keys), alloc.floats(pool.keys), alloc.ints(self.matches), alloc.ints(4), pool.keys,

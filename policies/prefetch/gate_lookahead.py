@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from expert_residency.errors import PolicyError
+from expert_residency.policies.parameters import Ahead
 from expert_residency.policies.protocol import Allocator, Event, Future, Ints, Pool, PrefetchPolicy
 
 
@@ -38,7 +39,7 @@ class GateLookahead(PrefetchPolicy):
     compiled: ClassVar[bool] = True
     at_layer: ClassVar[bool] = True
 
-    depth: int = 1
+    depth: Ahead = 1
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None, predictions: Any) -> GateLookaheadState:
         """Predictions of one depth.

@@ -15,10 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from expert_residency.errors import PolicyError
+from expert_residency.policies.parameters import Ahead, Share
 from expert_residency.policies.prefetch.noisy_oracle import (
     NoisyOracleState,
-    check_share,
     propose_noisy,
     start_noisy,
 )
@@ -43,9 +42,9 @@ class GateLookaheadParametric(PrefetchPolicy):
     needs_future: ClassVar[bool] = True
     at_layer: ClassVar[bool] = True
 
-    depth: int = 1
-    recall: float = 0.886
-    drop: float = 0.0375
+    depth: Ahead = 1
+    recall: Share = 0.886
+    drop: Share = 0.0375
     seed: int = 1
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None, predictions: Any) -> NoisyOracleState:
@@ -54,12 +53,9 @@ class GateLookaheadParametric(PrefetchPolicy):
         Raises
         ------
         PolicyError
-            Without a future, or with a parameter out of range.
+            Without a future.
         """
         future = require_future(future, f"policy {self.name}")
-        check_share(self.name, "recall", self.recall)
-        if self.depth < 1:
-            raise PolicyError(f"prefetch policy {self.name}: depth is {self.depth}, expected at least 1")
         reached = max(0.0, self.recall - self.drop * (self.depth - 1))
         return start_noisy(
             pool, alloc, future, recall=reached, precision=max(reached, 0.01), decay=1.0, nearest=self.depth,

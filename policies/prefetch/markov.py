@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from expert_residency.policies.parameters import AtLeastOne, Count
 from expert_residency.policies.prefetch.ranking import best_of_layer
 from expert_residency.policies.protocol import Allocator, Event, Future, Ints, Pool, PrefetchPolicy
 
@@ -43,8 +44,8 @@ class Markov(PrefetchPolicy):
     compiled: ClassVar[bool] = True
     at_layer: ClassVar[bool] = True
 
-    width: int = 0
-    limit: int = 255
+    width: Count = 0
+    limit: AtLeastOne = 255
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None, predictions: Any) -> MarkovState:
         """No transition seen."""

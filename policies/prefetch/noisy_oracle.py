@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
-from expert_residency.errors import PolicyError
+from expert_residency.policies.parameters import Ahead, Share, Within
 from expert_residency.policies.protocol import (
     Allocator,
     Event,
@@ -203,29 +203,6 @@ def propose_noisy(state: NoisyOracleState, event: Event, keys: Ints, deadlines: 
     return n
 
 
-def check_share(policy: str, name: str, value: float, low: float = 0.0) -> None:
-    """Refuse a share that is not in [low, 1].
-
-    Parameters
-    ----------
-    policy
-        Name of the prefetch policy, for the message.
-    name
-        Of the parameter.
-    value
-        Of the parameter.
-    low
-        Least value that is allowed.
-
-    Raises
-    ------
-    PolicyError
-        The value is out of range.
-    """
-    if not low <= value <= 1.0:
-        raise PolicyError(f"prefetch policy {policy}: {name} is {value}, expected {low:g} to 1")
-
-
 @dataclass(frozen=True)
 class NoisyOracle(PrefetchPolicy):
     """True experts of the next events, some missed and wrong ones added."""
@@ -236,10 +213,10 @@ class NoisyOracle(PrefetchPolicy):
     needs_future: ClassVar[bool] = True
     at_layer: ClassVar[bool] = True
 
-    recall: float = 0.9
-    precision: float = 0.9
-    decay: float = 1.0
-    window: int = 1
+    recall: Share = 0.9
+    precision: Annotated[float, Within(0.01, 1)] = 0.9
+    decay: Share = 1.0
+    window: Ahead = 1
     seed: int = 1
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None, predictions: Any) -> NoisyOracleState:
@@ -248,14 +225,9 @@ class NoisyOracle(PrefetchPolicy):
         Raises
         ------
         PolicyError
-            Without a future, or with a parameter out of range.
+            Without a future.
         """
         future = require_future(future, f"policy {self.name}")
-        check_share(self.name, "recall", self.recall)
-        check_share(self.name, "precision", self.precision, 0.01)
-        check_share(self.name, "decay", self.decay)
-        if self.window < 1:
-            raise PolicyError(f"prefetch policy noisy-oracle: window is {self.window}, expected at least 1")
         return start_noisy(
             pool, alloc, future, recall=self.recall, precision=self.precision, decay=self.decay, nearest=1,
             furthest=self.window, within_pass=False, seed=self.seed,

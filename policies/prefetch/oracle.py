@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from expert_residency.errors import PolicyError
+from expert_residency.policies.parameters import Ahead
 from expert_residency.policies.protocol import (
     Allocator,
     Event,
@@ -44,13 +44,11 @@ class Oracle(PrefetchPolicy):
     needs_future: ClassVar[bool] = True
     at_layer: ClassVar[bool] = True
 
-    window: int = 1
+    window: Ahead = 1
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None, predictions: Any) -> OracleState:
         """Nothing proposed."""
         future = require_future(future, f"policy {self.name}")
-        if self.window < 1:
-            raise PolicyError(f"prefetch policy oracle: window is {self.window}, expected at least 1")
         return OracleState(future.keys, future.event_offsets, alloc.ints(1, -1), self.window)
 
     @staticmethod

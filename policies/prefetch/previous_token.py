@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from expert_residency.policies.parameters import Ahead
 from expert_residency.policies.protocol import Allocator, Event, Future, Ints, Pool, PrefetchPolicy
 
 
@@ -36,7 +37,7 @@ class PreviousToken(PrefetchPolicy):
     compiled: ClassVar[bool] = True
     at_layer: ClassVar[bool] = True
 
-    depth: int = 1
+    depth: Ahead = 1
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None, predictions: Any) -> PreviousTokenState:
         """No set known."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from expert_residency.policies.parameters import Ahead, Count
 from expert_residency.policies.prefetch.ranking import best_of_layer
 from expert_residency.policies.protocol import Allocator, Event, Future, Ints, Pool, PrefetchPolicy
 
@@ -37,8 +38,8 @@ class StaticTopk(PrefetchPolicy):
     compiled: ClassVar[bool] = True
     at_layer: ClassVar[bool] = True
 
-    width: int = 0
-    depth: int = 1
+    width: Count = 0
+    depth: Ahead = 1
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None, predictions: Any) -> StaticTopkState:
         """No use seen."""

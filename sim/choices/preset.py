@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from expert_residency.hwmodels.quantity import Count, Quantity, Share
+from expert_residency.hwmodels.quantity import Count, Quantity, Rate, Share
 from expert_residency.toml import Shelf, checked
 
 ENGINES = Shelf("expert_residency.sim.choices", "presets", "engine")
@@ -101,7 +101,7 @@ class EnginePreset(BaseModel):
     copy_order: Literal["urgent", "asked"] = "urgent"
     reads: Literal["drive", "link"] = "drive"
     pcie_share: Share | Literal["balanced"] = "balanced"
-    pcie_full_gb_per_s: Quantity | None = None
+    pcie_full_gb_per_s: Rate | None = None
     pcie_per_layer: Count | None = None
     pcie_pinned_only: bool = False
     prefill_admits: bool = True

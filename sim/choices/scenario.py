@@ -30,6 +30,8 @@ from expert_residency.errors import SimError
 from expert_residency.sim.choices.spec import CHOICES, RunSpec, make_spec, refuse_unknown
 from expert_residency.traces import RoutingTrace, load_model
 
+_MOST = (1 << 31) - 1
+"""Passes of a trace, and tokens of a chunk."""
 TRACE_KEYS = ("trace", "format", "model", "passes", "synthetic", "windows", "chunk")
 
 
@@ -78,8 +80,8 @@ def _build(data: dict[str, Any]) -> Scenario:
     if "trace" not in data:
         raise SimError("trace is missing")
     for key in ("passes", "chunk"):
-        if (given := data.get(key)) is not None and (type(given) is not int or given < 1):
-            raise SimError(f"{key} is {given!r}, expected a whole number above 0")
+        if (given := data.get(key)) is not None and (type(given) is not int or not 1 <= given <= _MOST):
+            raise SimError(f"{key} is {given!r}, expected a whole number from 1 to {_MOST:,}")
     windows = data.get("windows", {"rows": 1, "emitted": 1})
     if not isinstance(windows, dict) or {*windows} != {"rows", "emitted"} or not _numbers(*windows.values()):
         raise SimError(f"windows is {windows!r}, expected a table of two numbers, rows and emitted")

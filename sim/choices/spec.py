@@ -129,6 +129,9 @@ def _flag(name: str, value: Any) -> bool:
     return value
 
 
+_LARGEST_BYTES = 1 << 60
+
+
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise _refused(name, value, "a number")
@@ -144,7 +147,10 @@ def _count(name: str, value: Any) -> int:
 def _bytes(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise _refused(name, value, "bytes, or a size with its unit as in 64MiB")
-    return parse_size(value) if isinstance(value, str) else value
+    size = parse_size(value) if isinstance(value, str) else value
+    if not 0 <= size <= _LARGEST_BYTES:
+        raise _refused(name, value, f"0 to {_LARGEST_BYTES:,} bytes")
+    return size
 
 
 def _slots(name: str, value: Any) -> str:
@@ -326,8 +332,17 @@ class RunSpec:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> RunSpec:
-        """The choices that `to_dict` wrote."""
-        return cls(**(dict(plain) | {"capacity": Capacity.from_dict(plain["capacity"])}))
+        """The choices that `to_dict` wrote.
+
+        Raises
+        ------
+        SimError
+            It wrote something else.
+        """
+        try:
+            return cls(**(dict(plain) | {"capacity": Capacity.from_dict(plain["capacity"])}))
+        except (TypeError, KeyError, AttributeError) as error:
+            raise SimError(f"not the choices of a run, as a manifest has them ({error})") from None
 
     @classmethod
     def for_engine(

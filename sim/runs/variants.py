@@ -77,8 +77,8 @@ def load_variants(path: str | Path) -> tuple[Variant, ...]:
     if "arms" in data:
         raise SimError(f"{path}: [[arms]] is written [[variants]]")
     variants = data.pop("variants", [{}])
-    if not isinstance(variants, list) or not all(isinstance(variant, dict) for variant in variants):
-        raise SimError(f"{path}: variants must be tables, as in [[variants]]")
+    if not isinstance(variants, list) or not variants or not all(isinstance(one, dict) for one in variants):
+        raise SimError(f"{path}: variants must be tables, one or more, as in [[variants]]")
     return tuple(_variant(data, dict(own), number, path, folder) for number, own in enumerate(variants, start=1))
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from expert_residency.errors import SimError
 from expert_residency.sim.timed.binding import binding_of
 from expert_residency.sim.timed.result import RunResult
+from expert_residency.toml import checked
 
 POLICIES = ("eviction", "admission", "prefetch", "placement", "insertion", "prefetch_bytes", "predict_us")
 """Choices that scores compare; all others must be equal."""
@@ -120,19 +121,19 @@ class ScoredRun:
         SimError
             If it is something else.
         """
+        from expert_residency.sim.studies.result_file import ResultFile
+
         try:
-            manifest, stats = data["manifest"], data["prefetch"]
-            moved = {kind: stats[f"{kind}_bytes"] for kind in ("useful", "late", "wasted", "harmful")}
-            return cls(
-                name, manifest["spec"], _case(manifest), data["decode_ns"] or data["total_ns"],
-                data["tokens_per_s"], data["decode_hit_rate"], binding_of(_decode_causes(data)),
-                moved | {"issued": stats["issued"]}, data["warnings"],
-                data.get("caveats", ()),
-            )  # fmt: skip
-        except KeyError as error:
-            raise SimError(f"{name}: not a result of `residency run --json` ({error} is missing)") from None
-        except TypeError:
-            raise SimError(f"{name}: not a result of one `residency run --json`") from None
+            checked(ResultFile, data)
+        except SimError as error:
+            raise SimError(f"{name}: not a result of one `residency run --json` ({error})") from None
+        manifest, stats = data["manifest"], data["prefetch"]
+        moved = {kind: stats[f"{kind}_bytes"] for kind in ("useful", "late", "wasted", "harmful")}
+        return cls(
+            name, manifest["spec"], _case(manifest), data["decode_ns"] or data["total_ns"],
+            data["tokens_per_s"], data["decode_hit_rate"], binding_of(_decode_causes(data)),
+            moved | {"issued": stats["issued"]}, data["warnings"], data.get("caveats", ()),
+        )  # fmt: skip
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any], name: str) -> ScoredRun:

@@ -10,9 +10,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    model_validator,
+)
 
 from expert_residency.errors import SimError
 from expert_residency.sim.sweep.cells import Cell, make_cell
@@ -28,6 +38,14 @@ from expert_residency.sim.sweep.worker import run_cell
 from expert_residency.toml import checked, load
 
 Objective = Literal["ms_per_token", "vram_bytes"]
+_LARGEST = 1 << 53
+_NEARLY = 1e-9
+Bound = Annotated[
+    Annotated[StrictInt, Field(ge=-_LARGEST, le=_LARGEST)]
+    | Annotated[StrictFloat, Field(ge=-_LARGEST, le=_LARGEST, allow_inf_nan=False)],
+    Field(union_mode="left_to_right"),
+]
+"""An end or a step of a range, whole or not."""
 
 
 class Parameter(BaseModel):
@@ -35,11 +53,11 @@ class Parameter(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    low: int | float | None = None
-    high: int | float | None = None
-    step: int | float | None = None
+    low: Bound | None = None
+    high: Bound | None = None
+    step: Bound | None = None
     log: bool = False
-    values: list[Any] | None = None
+    values: list[StrictStr | StrictBool | StrictInt | FiniteFloat] | None = None
 
     @model_validator(mode="after")
     def _one_kind(self) -> Parameter:
@@ -50,6 +68,14 @@ class Parameter(BaseModel):
             raise ValueError(f"low {self.low} is above high {self.high}")
         if self.log and self.step is not None:
             raise ValueError("a log scale takes no step")
+        if self.log and self.low is not None and self.low <= 0:
+            raise ValueError(f"a log scale begins above 0, low is {self.low}")
+        if self.step is not None and self.step <= 0:
+            raise ValueError(f"step is {self.step}, expected more than 0")
+        if self.step is not None and self.low is not None and self.high is not None:
+            steps = (self.high - self.low) / self.step
+            if abs(steps - round(steps)) > _NEARLY:
+                raise ValueError(f"from {self.low} to {self.high} is no whole number of steps of {self.step}")
         return self
 
     def suggest(self, trial: Any, name: str) -> Any:
@@ -69,7 +95,7 @@ class TuneFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = ""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=1 << 31)
     objectives: list[Objective] = Field(default=["ms_per_token"], min_length=1, max_length=2)
     traces: dict[str, TraceRef | str] = Field(min_length=1)
     choices: Choices
@@ -96,7 +122,22 @@ def load_tune(source: str | Path | Mapping[str, Any]) -> tuple[TuneFile, Path]:
         raise SimError(
             f"{where}: parameter {unused[0]} is in no choice; write {{{unused[0]}}} where its value goes"
         )
+    _check_circle(file, where)
     return file, base
+
+
+def _check_circle(file: TuneFile, where: str) -> None:
+    """Parameters may name others, but not themselves by way of them."""
+    inner = {
+        name: [other for other in file.parameters if f"{{{other}}}" in repr(parameter.values)]
+        for name, parameter in file.parameters.items()
+    }
+    left = dict(inner)
+    while leaves := [name for name, named in left.items() if not any(other in left for other in named)]:
+        for name in leaves:
+            del left[name]
+    if left:
+        raise SimError(f"{where}: parameters {', '.join(left)} name each other in a circle")
 
 
 def tune(

@@ -70,7 +70,7 @@ class Dataset:
         table = pa.Table.from_pylist([cell_row(c, self.rows[c.cell_id]) for c in self._block(part)], schema())
         try:
             with atomic(path) as part_file:
-                pq.write_table(table, part_file, compression="zstd")
+                pq.write_table(table, part_file, compression="zstd", write_page_checksum=True)
         except FileError as error:
             raise FileError(
                 f"{error}; every finished cell is safe in {JOURNAL}, make room and go on with --resume"
@@ -95,7 +95,7 @@ def read_dataset(folder: str | Path) -> pd.DataFrame:
     tables = []
     for part in parts:
         try:
-            tables.append(pq.read_table(part))
+            tables.append(pq.read_table(part, page_checksum_verification=True))
         except (pa.ArrowException, OSError) as error:
             raise SimError(f"{part}: cannot be read ({error}); remove it, its rows are in {JOURNAL}") from None
     try:  # columns that an older version did not write come out null

@@ -6,10 +6,12 @@ process was killed, the disk was full) is cut off when the journal is opened aga
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from expert_residency.errors import SimError
 from expert_residency.sim.sweep.rows import Row
@@ -58,9 +60,7 @@ class Journal:
         SimError
             If it cannot be written; the journal is then as it was before.
         """
-        line = (
-            json.dumps({"cell_id": cell_id, "row": row}, allow_nan=False, separators=(",", ":")).encode() + b"\n"
-        )
+        line = _plain({"cell_id": cell_id, "row": row, "sha256": _digest(cell_id, row)}) + b"\n"
         try:
             written = os.write(self._file, line)
             if written < len(line):
@@ -86,8 +86,19 @@ def read_journal(path: Path) -> tuple[dict[str, Row], int]:
                 break
             try:
                 entry = json.loads(line)
+                if entry["sha256"] != _digest(entry["cell_id"], entry["row"]):
+                    raise ValueError
                 rows[entry["cell_id"]] = entry["row"]
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 raise SimError(f"{path}: line {number} is damaged; remove it to run its cell again") from None
             size += len(line)
     return rows, size
+
+
+def _digest(cell_id: str, row: Row) -> str:
+    """What tells a line as it was written from one that was edited or damaged."""
+    return hashlib.sha256(_plain([cell_id, row])).hexdigest()[:16]
+
+
+def _plain(data: Any) -> bytes:
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).encode()

@@ -15,6 +15,8 @@ from expert_residency.traces.trace import IntArray, Phase, RoutingTrace
 
 GENERATOR_VERSION = 1
 WEIGHT_STEP = 1.0 / 4096
+_MOST_ROUTED = 1 << 30
+"""Of a trace, which is made in memory."""
 _ROUTING, _ACCEPTANCE, _LOOKAHEAD = 1, 2, 3  # words that keep the random streams apart
 
 
@@ -218,6 +220,12 @@ def _check(
         raise TraceError(f"requests must be at least 1 (found {requests})")
     if tokens + prompt_tokens == 0:
         raise TraceError("a trace needs tokens or prompt tokens")
+    rows = requests * (prompt_tokens + tokens * (1 + draft_tokens))
+    if rows * geometry.n_layers * geometry.top_k > _MOST_ROUTED:
+        raise TraceError(
+            f"{rows:,} rows of {geometry.n_layers} layers are more than {_MOST_ROUTED:,} routed experts: fewer "
+            "tokens or requests"
+        )
     if not 0.0 <= acceptance <= 1.0:
         raise TraceError(f"acceptance must be between 0 and 1 (found {acceptance})")
     for depth, recall in lookahead.items():
