@@ -27,7 +27,7 @@ def random_trace(seed: int) -> RoutingTrace:
             if layer == 2 or rng.random() < 0.9:
                 for _ in range(1 if phase == Phase.DECODE else 3):
                     builder.row(layer, rng.choice(6, 2, replace=False).tolist())
-    return builder.build()
+    return builder.build(whole=False)
 
 
 def plain_overlap(trace: RoutingTrace, lag: int) -> list[float]:
@@ -93,7 +93,7 @@ def test_what_a_trace_cannot_tell_is_none() -> None:
     builder = TraceBuilder(ModelGeometry("x", (0, 1), 4, 1, (1, 1), (1, 1)))
     builder.begin_pass(Phase.PREFILL)
     builder.row(0, [1])
-    d = describe(builder.build())
+    d = describe(builder.build(whole=False))
     assert d["overlap"]["lag_1"] is None
     assert d["layers"][1]["normalised_entropy"] is None
     assert json.loads(json.dumps(d, allow_nan=False)) == d

@@ -86,7 +86,7 @@ def traces(draw, least_experts=2):
         for layer in range(layers):
             for _ in range(1 if phase == Phase.DECODE else draw(st.integers(1, 3))):
                 builder.row(layer, draw(row))
-    return builder.build()
+    return builder.build(whole=False)
 
 
 @st.composite

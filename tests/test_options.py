@@ -26,7 +26,7 @@ import expert_residency as er
 from expert_residency.errors import UserError
 from expert_residency.sim.choices.spec import CHOICES
 from expert_residency.sim.cli import _register, app
-from expert_residency.traces import RoutingTrace, write_parquet
+from expert_residency.traces import Phase, RoutingTrace, TraceBuilder, write_parquet
 from expert_residency.traces.synthetic import generate, load_style
 
 MODEL = "granite-3.0-1b-a400m"
@@ -98,6 +98,18 @@ def only(*without: str, **more: Any) -> dict[str, Any]:
     return {name: case for name, case in RUN.items() if name not in without} | own
 
 
+def reading(line: str, stand_in: str = "", *without: str) -> dict[str, Any]:
+    """How a trace is read and which of it, by a line that names the trace `{}`."""
+    part, several = (line.replace("{}", f"<in>/{n}.parquet") for n in ("part", "req-*"))
+    cases = {
+        "-o": Refused("-o nothing", stand_in), "--requests": Refused("--requests 77", stand_in),
+        "--partial": Whole(part, part + " --partial", stand_in),
+        "--join": Whole(several, several + " --join file", stand_in),
+        "--phase": Refused("--phase nothing", stand_in),
+    }  # fmt: skip
+    return {option: case for option, case in cases.items() if option not in without}
+
+
 TUNE = """
 traces = { tiny = "tiny.parquet" }
 [choices]
@@ -163,8 +175,11 @@ CASES: dict[str, dict[str, Any]] = {
         "--format": Refused("--format nothing", "hwmodels.calibrate:calibrate"),
         "--like": "--like rtx-3090", "--cardless": "--no-cardless",
         "--folder": "--folder <in>", "--workers": "--workers 3", "--rounds": "--rounds 2",
+        **reading("calibrate --cardless --out p.toml --trace {}", "hwmodels.calibrate:calibrate", "--join",
+                  "--requests", "--phase"),
     },
     "curve": {
+        **reading(CURVE.replace("<in>/tiny.parquet", "{}"), "", "--phase"),
         "--eviction": alone("--points 2 --eviction lru", "--points 2 --eviction fifo"),
         "--capacity": alone("--eviction lru --capacity 25%", "--eviction lru --capacity 50%"),
         "--scope": "--scope global", "--admission": "--admission two-hit", "--points": "--points 3",
@@ -173,17 +188,23 @@ CASES: dict[str, dict[str, Any]] = {
         "--model": f"--model {MODEL}/Q8_0", "--format": Refused("--format nothing"), "--json": "--json other.json",
     },
     "demo": {"--passes": "--passes 2", "--workers": "--workers 1", "--json": Refused("--json no/where/x.json")},
-    "drafts": only(rows="--rows 5", acceptance=Refused("--acceptance 2"), json=Refused("--json no/where/x.json")),
+    "drafts": reading("drafts {} " + CARD, "sim.studies.drafts:window_costs") | only(
+        rows="--rows 5", acceptance=Refused("--acceptance 2"), json=Refused("--json no/where/x.json")),
     "import": {
+        **reading("import {} out.parquet"),
+        "-o": "-o top_k=4", "--columns": Refused("--columns nothing"),
         "--format": Refused("--format nothing"),
         "--model": alone(f"--model {MODEL}", f"--model {MODEL}/Q8_0"),
     },
     "inspect": {
+        **reading("inspect {}"),
         "--layers": "--layers", "--model": f"--model {MODEL}/Q8_0", "--format": Refused("--format nothing"),
         "--json": "--json other.json",
     },
     "list": {"--template": "--template", "--json": "--json out.json"},
     "measure": {
+        **reading("measure --out m --cardless --trace {} --passes 2 --warmup 0 --disk 40GB",
+                  "sim.live.measure:measure"),
         "--out": "--out n", "--trace": "--trace bundled:tinymoe-code", "--model": f"--model {MODEL}/Q8_0",
         "--format": Refused("--format nothing"), "--name": "--name there", "--group": "--group x4",
         "--cardless": Refused("--no-cardless"), "--passes": "--passes 3", "--warmup": "--warmup 1",
@@ -193,11 +214,12 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "model": {"--layers": "--layers", "--out": "--out m.toml", "--json": "--json out.json"},
     "placement": {
+        **reading("placement {} --slots 20 --out p.strp", "", "--join"),
         "--slots": alone("--slots 20 --out p.strp", "--slots 30 --out p.strp"), "--out": "--out q.strp",
         "--first": "--first 1", "--tokens": "--tokens 1", "--kept-only": "--kept-only",
         "--model": Refused("--model nothing"), "--format": Refused("--format nothing"),
     },
-    "predictor": only(
+    "predictor": reading("predictor {} " + CARD, "sim.studies.predictor:study") | only(
         "--prefetch", "--placement", insertion="--insertion never-evict", predict_us="--predict-us 50",
         prefetch_bytes="--prefetch-bytes 1MiB", recalls="--recalls 0.5", precisions="--precisions 0.5",
         windows="--windows 2", decay="--decay 0.5", passes="--passes 2", seed="--seed 2", workers="--workers 3",
@@ -210,6 +232,7 @@ CASES: dict[str, dict[str, Any]] = {
         "--dtype": "--dtype float32",
     },
     "replay": {
+        **reading("replay {} --simulator reference --json out.json --capacity 25% --eviction lru"),
         "--eviction": alone("--capacity 25% --eviction lru", "--capacity 25% --eviction random"),
         "--capacity": alone("--capacity 25% --eviction lru", "--capacity 30% --eviction lru"),
         "--slots-per-layer": alone("--capacity 25% --eviction lru", "--slots-per-layer 5 --eviction lru"),
@@ -231,6 +254,9 @@ CASES: dict[str, dict[str, Any]] = {
         timeline="--timeline t.json",
     ),
     "score": {
+        **{option: Refused(f"--trace <in>/tiny.parquet {words}") for option, words in (
+            ("-o", "-o nothing"), ("--requests", "--requests 77"), ("--phase", "--phase nothing"),
+        )},
         "--trace": "--trace <in>/tiny.parquet", "--model": Refused(f"--model {MODEL}"),
         "--passes": Refused("--passes 3"), "--format": Refused("--format parquet"), "--json": "--json other.json",
     },
@@ -279,6 +305,7 @@ CASES: dict[str, dict[str, Any]] = {
         "--reserve": "--reserve 1GiB", "--host": "--host mmap", "--json": "--json other.json",
     },
     "window": {
+        **reading("window {} --json out.json --slots 200 --horizon 1", "", "--join", "--partial"),
         "--slots": alone("--slots 200 --horizon 1", "--slots 260 --horizon 1"), "--horizon": "--horizon 2",
         "--link": "--link rtx-3090", "--profile": "--profile <in>/p.strp", "--kept-only": "--kept-only",
         "--model": Refused("--model nothing"), "--format": Refused("--format nothing"),
@@ -307,6 +334,18 @@ class Inputs:
         )
         write_parquet(tiny, self.folder / "tiny.parquet")
         write_parquet(drafted, self.folder / "drafted.parquet")
+        for n in "ab":
+            two = generate(shape, style, tokens=6, requests=2, prompt_tokens=4, seed=2, weights=False)
+            write_parquet(two, self.folder / f"req-{n}.parquet")
+        part = tiny.select_passes(tiny.pass_phase == 1)
+        some = TraceBuilder(shape, synthetic=True)
+        for event, rows in enumerate(part.event_row_offsets[:-1]):
+            if part.event_layer[event] == 0:
+                some.begin_pass(Phase.DECODE)
+            if part.event_layer[event] < 20:
+                lo, hi = part.row_offsets[rows : rows + 2]
+                some.row(int(part.event_layer[event]), part.row_experts[lo:hi].tolist())
+        write_parquet(some.build(whole=False), self.folder / "part.parquet")
         flash = er.load_model("qwen3.8-flash-next")
         made = generate(flash, load_style("qwen3.8-flash-next"), tokens=3, seed=1, weights=False)
         write_parquet(made, self.folder / "flash.parquet")

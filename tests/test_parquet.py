@@ -51,7 +51,7 @@ def routing_traces(draw: st.DrawFn) -> RoutingTrace:
                     weights=[draw(st.floats(0, 1, width=32)) for _ in ids] if weighted else None,
                     residency=[draw(st.integers(-1, 2)) for _ in ids] if reported else None,
                 )  # fmt: skip
-    trace = builder.build()
+    trace = builder.build(whole=False)
     for depth in draw(st.sets(st.integers(1, 5), max_size=2)):
         sets = [
             draw(st.lists(st.integers(0, experts - 1), max_size=3, unique=True)) for _ in range(trace.n_events)

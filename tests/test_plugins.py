@@ -86,7 +86,9 @@ def test_policies_of_all_kinds_run_from_the_command_line(installed, trace_file):
 
 def test_a_reader_is_sniffed_and_its_errors_name_the_line(installed, tmp_path):
     ids = "0 1 2 3 4 5 6 7"
-    (tmp_path / "good.txt").write_text(f"MOE1\n0 0 {ids}\n0 1 {ids}\n1 0 {ids}\n1 1 {ids}\n")
+    rows = [f"{token} {layer} {ids}" for token in (0, 1) for layer in range(24)]
+    (tmp_path / "good.txt").write_text("\n".join(["MOE1", *rows, ""]))
+    (tmp_path / "some.txt").write_text(f"MOE1\n0 0 {ids}\n0 1 {ids}\n1 0 {ids}\n1 1 {ids}\n")
     (tmp_path / "bad.txt").write_text(f"MOE1\n0 0 {ids}\n0 x {ids}\n")
     model = ("--model", "granite-3.0-1b-a400m")
     done = residency(installed, "inspect", str(tmp_path / "good.txt"), *model, "--json", "-")
@@ -95,6 +97,9 @@ def test_a_reader_is_sniffed_and_its_errors_name_the_line(installed, tmp_path):
     done = residency(installed, "inspect", str(tmp_path / "bad.txt"), *model)
     assert done.returncode == 2
     assert "line 3" in done.stderr
+    done = residency(installed, "inspect", str(tmp_path / "some.txt"), *model)  # as complete as a built-in one's
+    assert done.returncode == 2
+    assert "2 of the 24 MoE layers" in done.stderr
 
 
 def test_they_are_listed_beside_the_built_in_ones(installed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.trace import Phase, RoutingTrace, assemble
+from expert_residency.traces.whole import check_whole, lacking, only_layers_seen
 
 
 class TraceBuilder:
@@ -92,13 +94,32 @@ class TraceBuilder:
         self._weights = _aligned(self._weights, weights, len(self._rows), "weights")
         self._residency = _aligned(self._residency, residency, len(self._rows), "residency")
 
-    def build(self) -> RoutingTrace:
-        """Sort, validate and freeze."""
+    def build(self, *, whole: bool = True, partial: bool = False) -> RoutingTrace:
+        """Sort, validate and freeze.
+
+        Parameters
+        ----------
+        whole
+            Refuse a trace that lacks rows, as readers of files do. If False it is only marked, for studies of
+            caches on events of one's own making.
+        partial
+            Cut the model to the layers that the rows have; its name then says so.
+
+        Returns
+        -------
+        RoutingTrace
+            The trace.
+
+        Raises
+        ------
+        TraceError
+            No rows, or rows that are missing: every pass needs every MoE layer.
+        """
         if not self._rows:
             raise TraceError("the trace has no routing rows")
         rows = np.asarray(self._rows, dtype=np.int64)
         passes = np.asarray(self._passes, dtype=np.int32).reshape(-1, 3)
-        return assemble(
+        trace = assemble(
             self.geometry,
             pass_request=passes[:, 0],
             pass_phase=passes[:, 1],
@@ -112,6 +133,11 @@ class TraceBuilder:
             row_residency=None if self._residency is None else np.concatenate(self._residency),
             meta=self.meta,
         )
+        trace = only_layers_seen(trace) if partial else trace
+        if not whole and lacking(trace):
+            return replace(trace, meta=trace.meta | {"incomplete": True})
+        check_whole(trace)
+        return trace
 
 
 def _aligned(column: list[Any] | None, value: Sequence[Any] | None, n_rows: int, what: str) -> list[Any] | None:

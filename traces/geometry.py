@@ -174,6 +174,14 @@ class ModelGeometry:
         """Same model run with another k."""
         return replace(self, top_k=top_k)
 
+    def only_layers(self, indices: list[int]) -> ModelGeometry:
+        """The model cut to some of its MoE layers (by index), which its name then says."""
+        name = f"{self.name} ({len(indices)} of {self.n_layers} MoE layers)"
+        kept: dict[str, Any] = {
+            f: tuple(getattr(self, f)[i] for i in indices) for f in ("layer_ids", "expert_bytes", "dense_bytes")
+        }
+        return replace(self, name=name, session=None, **kept)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able form; `from_dict` reads it back."""
         return {f: (list(v) if isinstance(v, tuple) else v) for f, v in vars(self).items() if f != "session"}

@@ -161,6 +161,22 @@ def read_geometry(path: str | os.PathLike[str]) -> tuple[dict[str, Any], ModelGe
         return _header(file, path)
 
 
+HAS_BLOCK = "expert_residency metadata"
+"""Stands among the names of `column_names` where the file is a trace of ours."""
+
+
+def column_names(path: str | os.PathLike[str]) -> list[str]:
+    """Columns of a Parquet file, for telling formats apart; none if it cannot be read. Never raises."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError):
+        return []
+    return [*schema.names, *([HAS_BLOCK] if METADATA_KEY in (schema.metadata or {}) else [])]
+
+
 @contextlib.contextmanager
 def open_parquet(path: str | os.PathLike[str]) -> Iterator[pq.ParquetFile]:
     """A Parquet file whose pages are checked as they are read.

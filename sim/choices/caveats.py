@@ -122,12 +122,31 @@ def partial_layers(asked: Asked) -> Iterator[Caveat]:
     whole = geometry.n_layers
     if geometry.name in list_models():
         whole = max(whole, load_model(geometry.name).n_layers)
+    if trace is not None and (cut := trace.meta.get("partial")):
+        whole = max(whole, int(cut[1]))
     if have < whole:
         yield Caveat(
             "partial",
             f"{have} of the {whole} MoE layers of {geometry.name} are in it: times, bytes and hits are those "
             "of a part",
         )
+
+
+def as_read(asked: Asked) -> Iterator[Caveat]:
+    """What the reader of the trace had to leave out, sort, or could not know."""
+    meta = {} if asked.trace is None else asked.trace.meta
+    if meta.get("order") == "lost":
+        yield Caveat(
+            "order",
+            "the trace was made of counts: its events are exact, the order inside them is lost, so ties of "
+            "recency are not the engine's",
+        )
+    if meta.get("cut"):
+        yield Caveat("cut", "the trace is what is whole of a file that is cut off")
+    if meta.get("sorted"):
+        yield Caveat("sorted", "rows of the trace were out of order and were sorted")
+    if meta.get("incomplete"):
+        yield Caveat("incomplete", "rows are missing in some layers of the trace: times are too short by them")
 
 
 def missing_sizes(asked: Asked) -> Iterator[Caveat]:
@@ -206,8 +225,8 @@ def short(asked: Asked) -> Iterator[Caveat]:
 
 
 CHECKS: tuple[Callable[[Asked], Iterable[Caveat]], ...] = (
-    synthetic, partial_layers, missing_sizes, cpu_arithmetic, context_left_out, attention_left_out, never_compared,
-    short,
+    synthetic, partial_layers, as_read, missing_sizes, cpu_arithmetic, context_left_out, attention_left_out,
+    never_compared, short,
 )  # fmt: skip
 
 

@@ -2,46 +2,189 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from expert_residency.errors import SimError
+from expert_residency.text import check_known
 
 if TYPE_CHECKING:  # the commands name these functions, and their help should not wait for numpy
     from expert_residency.traces import ModelGeometry, RoutingTrace
 
+PHASES = ("prefill", "decode", "verify")
+"""Names of `traces.Phase`, whose module loads numpy, in the order of their numbers."""
+MOST_REQUESTS = 1 << 20
 
-def open_trace(source: str, fmt: str | None, model: str | None) -> RoutingTrace:
-    """Trace from a file or `bundled:NAME`; `model` replaces its byte sizes where the trace has its own.
+
+@dataclass(frozen=True)
+class Reading:
+    """How a trace is read, and which of it.
+
+    Parameters
+    ----------
+    options
+        Of the format's reader, by name; values may be texts.
+    partial
+        Take what is whole of a file that is cut off, and the layers that it has.
+    join
+        Of several files: `recorded` or `file`, as `read_trace` has it.
+    requests
+        Numbers of the requests to take, such as `0,3..5`; None for all.
+    phase
+        Only passes of this phase; None for all.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    partial: bool = False
+    join: str = "recorded"
+    requests: str | None = None
+    phase: str | None = None
+
+    def words(self) -> dict[str, Any]:
+        """Keyword arguments of `read_trace`."""
+        return {"partial": self.partial, "join": self.join} | dict(self.options)
+
+    def of(self, trace: RoutingTrace) -> RoutingTrace:
+        """The part of a trace that is meant.
+
+        Raises
+        ------
+        SimError
+            A request or phase that the trace lacks, or words that are neither.
+        """
+        return selected(trace, self.requests, self.phase)
+
+
+def open_trace(
+    source: str | Sequence[str], fmt: str | None, model: str | None, reading: Reading | None = None
+) -> RoutingTrace:
+    """Trace from a file, several of them, a pattern, or `bundled:NAME`.
 
     Parameters
     ----------
     source
-        File or `bundled:NAME`.
+        What the user typed.
     fmt
-        Format of a file; sniffed if None.
+        Name of a reader; sniffed if None.
     model
-        NAME, NAME/QUANT or file of the byte sizes.
+        Replaces the trace's byte sizes where it has its own.
+    reading
+        How to read it, and which requests and phase of it.
+
+    Returns
+    -------
+    RoutingTrace
+        The trace.
 
     Raises
     ------
     SimError, TraceError
-        A format beside a bundled trace, a model of another shape, what cannot be read.
+        A format or a reader's options beside a bundled trace, a model of another shape, a part that the trace
+        lacks, what cannot be read.
     """
     from expert_residency.traces import load_model, read_trace
 
     geometry = load_model(model) if model else None
-    if source.startswith("bundled:"):
+    reading = reading or Reading()
+    sources = [source] if isinstance(source, str) else list(source)
+    if len(sources) == 1 and sources[0].startswith("bundled:"):
         from expert_residency.traces.bundled import load
 
-        if fmt is not None:
-            raise SimError(f"--format {fmt}: {source} has a format of its own; it goes with a file")
-        trace = load(source.removeprefix("bundled:"))
+        no_file = {"--format": fmt is not None, "--partial": reading.partial, "--join": reading.join != "recorded"}
+        no_file |= {f"-o {name}": True for name in reading.options}
+        if useless := [option for option, is_given in no_file.items() if is_given]:
+            raise SimError(f"{useless[0]}: {sources[0]} has a format of its own; it goes with a file")
+        trace = load(sources[0].removeprefix("bundled:"))
     else:
-        trace = read_trace(source, format=fmt, model=geometry)
-    if geometry is not None and geometry.label != trace.geometry.label:
+        given = sources[0] if len(sources) == 1 else sources
+        trace = read_trace(given, format=fmt, model=geometry, **reading.words())
+    cut = geometry is not None and trace.geometry.name.startswith(f"{geometry.name} (")
+    if geometry is not None and geometry.label != trace.geometry.label and not cut:
         trace = fit_geometry(trace, geometry)
-    return trace
+    return reading.of(trace)
+
+
+def selected(trace: RoutingTrace, requests: str | None = None, phase: str | None = None) -> RoutingTrace:
+    """The passes of some requests, and of one phase, of a trace.
+
+    Parameters
+    ----------
+    trace
+        The whole.
+    requests
+        Numbers such as `2`, `0,3` or `0..9`; None for all.
+    phase
+        prefill, decode or verify; None for all.
+
+    Returns
+    -------
+    RoutingTrace
+        Its passes renumbered, its requests as they were; the trace itself where nothing is left out.
+
+    Raises
+    ------
+    SimError
+        Words that are no numbers, or a request or phase that the trace lacks.
+    """
+    import numpy as np
+
+    wanted = np.ones(trace.n_passes, dtype=bool)
+    if requests is not None:
+        there = set(trace.pass_request.tolist())
+        chosen = _numbers(requests)
+        lacking = sorted(number for number in chosen if number not in there)
+        if lacking:
+            raise SimError(f"requests {requests}: the trace has no request {lacking[0]} (it has {_span(there)})")
+        wanted &= np.isin(trace.pass_request, sorted(chosen))
+    if phase is not None:
+        present = [one for one in PHASES if (trace.pass_phase == PHASES.index(one)).any()]
+        check_known("phase", phase, PHASES)
+        if phase not in present:
+            raise SimError(f"the trace has no phase {phase!r} (it has: {', '.join(present)})")
+        wanted &= trace.pass_phase == PHASES.index(phase)
+    if wanted.all():
+        return trace
+    if not wanted.any():
+        raise SimError(f"requests {requests} have no {phase} pass")
+    return trace.select_passes(wanted)
+
+
+def _numbers(text: str) -> set[int]:
+    """`0,3..5` as numbers."""
+    found: set[int] = set()
+    for part in text.split(","):
+        low, dots, high = part.strip().partition("..")
+        if not low.isdecimal() or (dots and not high.isdecimal()):
+            raise SimError(f"requests {text!r}: expected numbers such as 2, 0,3 or 0..9")
+        first, last = int(low), int(high or low)
+        if last < first or last - first > MOST_REQUESTS:
+            raise SimError(f"requests {text!r}: {part.strip()} is no range")
+        found |= set(range(first, last + 1))
+    return found
+
+
+def _span(numbers: set[int]) -> str:
+    few = sorted(numbers)
+    return ", ".join(map(str, few)) if len(few) < 9 else f"{few[0]}..{few[-1]}, {len(few)} of them"
+
+
+def reader_options(words: Sequence[str]) -> dict[str, Any]:
+    """Options of a reader from `name=value` each.
+
+    Raises
+    ------
+    SimError
+        No name or value, or a name that is given twice.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        name = name.strip().replace("-", "_")
+        if not name or not equals or name in found:
+            raise SimError(f"-o {word}: expected NAME=VALUE, each name once")
+        found[name] = value
+    return found
 
 
 def fit_geometry(trace: RoutingTrace, model: ModelGeometry) -> RoutingTrace:

@@ -8,11 +8,14 @@ from typing import Annotated
 import typer
 
 from expert_residency.files import write_text
+from expert_residency.sim.choices.trace import Reading
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import FormatOpt, ModelOpt, writable, write_json
+from expert_residency.sim.cli.reading import takes_reading
 
 
 @app.command()
+@takes_reading("join", "requests", "phase")
 def calibrate(
     out: Annotated[Path, typer.Option(metavar="PROFILE.toml", callback=writable, help="Profile to write.")],
     trace: Annotated[
@@ -20,6 +23,7 @@ def calibrate(
     ] = "bundled:tinymoe-prose",
     model: ModelOpt = None,
     fmt: FormatOpt = None,
+    reading: Reading | None = None,
     like: Annotated[
         str | None, typer.Option(help="Profile to take card and link from, where there is no card.")
     ] = None,
@@ -54,7 +58,7 @@ def calibrate(
         raise HardwareError("a profile's name ends in .toml", path=out)
     if like is not None:
         load_profile(like)
-    geometry = open_trace(trace, fmt, model).geometry
+    geometry = open_trace(trace, fmt, model, reading).geometry
     console = Console(stderr=True)
     with console.status("calibrating") as status:
         made = measure(

@@ -57,7 +57,9 @@ def given(context: typer.Context, *apart: str, among: Collection[str] | None = N
 
 
 MODEL_FORMS = "NAME, NAME/QUANT, FILE.toml, FILE.gguf, or a folder or config.json of Hugging Face"
-TraceArg = Annotated[str, typer.Argument(metavar="TRACE", help="Trace file of any known format, or bundled:NAME.")]
+TraceArg = Annotated[
+    str, typer.Argument(metavar="TRACE", help="Trace file of any known format, a 'pattern*', or bundled:NAME.")
+]
 FormatOpt = Annotated[str | None, typer.Option("--format", help="Trace format; sniffed by default.")]
 ModelOpt = Annotated[
     str | None,

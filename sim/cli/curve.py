@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from expert_residency.sim.choices.trace import open_trace
+from expert_residency.sim.choices.trace import Reading, open_trace
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.choices import option
 from expert_residency.sim.cli.common import (
@@ -25,6 +25,7 @@ from expert_residency.sim.cli.common import (
     table,
     write_json,
 )
+from expert_residency.sim.cli.reading import takes_reading
 
 if TYPE_CHECKING:
     from expert_residency.sim.runs.curve import Point
@@ -35,6 +36,7 @@ COLUMNS = 8
 
 
 @app.command()
+@takes_reading("phase")
 def curve(
     trace: TraceArg,
     eviction: Annotated[list[str] | None, option("eviction", "Repeat to compare; all by default.")] = None,
@@ -53,6 +55,7 @@ def curve(
     ] = None,
     model: ModelOpt = None,
     fmt: FormatOpt = None,
+    reading: Reading | None = None,
     json: JsonOpt = None,
 ) -> None:
     """Hit rate against capacity for every policy, with the optimum."""
@@ -66,7 +69,7 @@ def curve(
     asked = list(dict.fromkeys([*(eviction or available("eviction")), *BOUNDS]))
     for spec in asked:  # all names are checked before anything runs
         create("eviction", spec)
-    recorded = open_trace(trace, fmt, model)
+    recorded = open_trace(trace, fmt, model, reading)
     capacities = [Capacity.of(words, scope) for words in capacity or ()] or even_capacities(
         recorded, points, scope
     )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from expert_residency.sim.choices.trace import open_trace
+from expert_residency.sim.choices.trace import Reading, open_trace
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.choices import Words, takes_words
 from expert_residency.sim.cli.common import (
@@ -22,11 +22,13 @@ from expert_residency.sim.cli.common import (
     warn,
     write_json,
 )
+from expert_residency.sim.cli.reading import takes_reading
 
 ACCEPTANCES = (0.5, 0.7, 0.9)
 
 
 @app.command()
+@takes_reading()
 @takes_words()
 def drafts(
     trace: TraceArg,
@@ -43,6 +45,7 @@ def drafts(
     model: ModelOpt = None,
     words: Words | None = None,
     fmt: FormatOpt = None,
+    reading: Reading | None = None,
     json: JsonOpt = None,
 ) -> None:
     """Set verify windows of a decode trace against single tokens: ms, experts, and when drafting pays."""
@@ -50,7 +53,7 @@ def drafts(
     from expert_residency.sim.studies.drafts import window_costs
 
     spec = make_spec(words or {})
-    recorded = open_trace(trace, fmt, model)
+    recorded = open_trace(trace, fmt, model, reading)
     spec = spec.settled(recorded.geometry)
     costs = window_costs(recorded, spec, sorted(set(rows or (2, 3, 4))))
     rates = tuple(sorted(set(acceptance or ACCEPTANCES)))

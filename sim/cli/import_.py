@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from expert_residency.sim.choices.trace import Reading, open_trace
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import FormatOpt, ModelOpt, writable
+from expert_residency.sim.cli.reading import takes_reading
 
 
 def parquet(path: Path) -> Path:
@@ -22,17 +24,38 @@ def parquet(path: Path) -> Path:
 
 
 @app.command("import")
+@takes_reading()
 def import_trace(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="Trace file, gzipped or not.")],
+    sources: Annotated[
+        list[str],
+        typer.Argument(metavar="SRC...", help="Trace file, gzipped or not; or several, or a 'pattern*'."),
+    ],
     out: Annotated[Path, typer.Argument(metavar="OUT.parquet", callback=parquet, help="File to write.")],
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD=COLUMN,...",
+            help="Read any table: request=req,pass=step,layer=l,experts=e0..e5,weights=w0..w5,phase=kind.",
+        ),
+    ] = None,
     fmt: FormatOpt = None,
+    reading: Reading | None = None,
     model: ModelOpt = None,
 ) -> None:
-    """Convert a trace to Parquet, checking all of it."""
-    from expert_residency.traces.inspect import convert
+    """Convert traces to one Parquet file, checking all of them."""
+    from dataclasses import replace
 
-    trace = convert(source, out, format=fmt, model=model)
+    from expert_residency.traces import write_parquet
+
+    reading = reading or Reading()
+    if columns is not None:
+        reading = replace(reading, options={**reading.options, "columns": columns})
+    trace = open_trace(sources, fmt, model, reading)
+    write_parquet(trace, out)
+    requests = len(set(trace.pass_request.tolist()))
     typer.echo(
-        f"{out}: {trace.geometry.label}, {trace.n_passes:,} passes, {trace.n_rows:,} rows, "
-        f"{trace.n_lookups:,} look-ups, sha256 {trace.content_hash[:16]}"
+        f"{out}: {trace.geometry.label}, {requests:,} request{'s' if requests > 1 else ''}, {trace.n_passes:,} "
+        f"passes, {trace.n_rows:,} rows, {trace.n_lookups:,} look-ups, sha256 {trace.content_hash[:16]}"
     )
+    for note in trace.meta.get("notes", []):
+        typer.echo(f"note: {note}")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from expert_residency.sim.choices.trace import open_trace
+from expert_residency.sim.choices.trace import Reading, open_trace
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import (
     FormatOpt,
@@ -20,20 +20,23 @@ from expert_residency.sim.cli.common import (
     warn,
     write_json,
 )
+from expert_residency.sim.cli.reading import takes_reading
 
 
 @app.command()
+@takes_reading()
 def inspect(
     trace: TraceArg,
     layers: Annotated[bool, typer.Option("--layers", help="Also one row for each MoE layer.")] = False,
     model: ModelOpt = None,
     fmt: FormatOpt = None,
+    reading: Reading | None = None,
     json: JsonOpt = None,
 ) -> None:
     """Geometry, passes, overlap, token cycle and working set of a trace."""
     from expert_residency.traces import describe
 
-    recorded = open_trace(trace, fmt, model)
+    recorded = open_trace(trace, fmt, model, reading)
     found = describe(recorded)
     if json is not None:
         write_json(json, found)

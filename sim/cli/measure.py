@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from expert_residency.sim.choices.trace import open_trace
+from expert_residency.sim.choices.trace import Reading, open_trace
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import FormatOpt, ModelOpt
+from expert_residency.sim.cli.reading import takes_reading
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -24,11 +25,13 @@ TraceOpt = Annotated[
 
 
 @app.command()
+@takes_reading()
 def measure(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of profile, preset, readings and table.")],
     trace: TraceOpt = "bundled:tinymoe-prose",
     model: ModelOpt = None,
     fmt: FormatOpt = None,
+    reading: Reading | None = None,
     name: Annotated[str, typer.Option(help="Of this machine, in the names of the files.")] = "here",
     group: Annotated[
         list[str] | None,
@@ -83,7 +86,7 @@ def measure(
     chosen = None if profile is None else _profile(profile, engine)
     if engine is not None and profile is None:
         raise SimError("--engine is the preset of a profile: give --profile too")
-    recorded = open_trace(trace, fmt, model)
+    recorded = open_trace(trace, fmt, model, reading)
     label = trace.removeprefix("bundled:") if trace.startswith("bundled:") else Path(trace).name.split(".")[0]
     own = trace.removeprefix("bundled:") not in list_bundled() or model is not None
     plans = [

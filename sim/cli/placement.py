@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
-from expert_residency.sim.choices.trace import open_trace
+from expert_residency.sim.choices.trace import Reading, open_trace
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import FormatOpt, KeptOpt, ModelOpt, TraceArg, writable
+from expert_residency.sim.cli.reading import takes_reading
 
 
 @app.command()
+@takes_reading("join")
 def placement(
     trace: TraceArg,
     slots: Annotated[int, typer.Option(min=1, help="Room in whole experts.")],
@@ -27,12 +29,13 @@ def placement(
     kept_only: KeptOpt = False,
     model: ModelOpt = None,
     fmt: FormatOpt = None,
+    reading: Reading | None = None,
 ) -> None:
     """Write the experts that a range of tokens uses most, as a profile that the engine Strata can start with."""
     from expert_residency.policies.placement.strp import StrpProfile, complete, write_strp
     from expert_residency.sim.studies.window import hindsight_rank
 
-    recorded = open_trace(trace, fmt, model)
+    recorded = open_trace(trace, fmt, model, reading)
     geometry = recorded.geometry
     ranked = hindsight_rank(recorded, first, tokens, kept_only=kept_only)
     order = complete(ranked, geometry.n_experts)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from expert_residency.sim.choices.trace import open_trace
+from expert_residency.sim.choices.trace import Reading, open_trace
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.choices import ALL, Words, takes_words
 from expert_residency.sim.cli.common import (
@@ -24,6 +24,7 @@ from expert_residency.sim.cli.common import (
     warn,
     write_json,
 )
+from expert_residency.sim.cli.reading import takes_reading
 
 if TYPE_CHECKING:
     from expert_residency.sim.studies.predictor import PredictorStudy
@@ -34,6 +35,7 @@ WINDOWS = "1,2,4"
 
 
 @app.command()
+@takes_reading()
 @takes_words(*(name for name in ALL if name not in ("prefetch", "placement")), miss="fetch")
 def predictor(
     trace: TraceArg,
@@ -47,6 +49,7 @@ def predictor(
     seed: Annotated[int, typer.Option(help="Seed of the noisy oracle.")] = 1,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; as many as cores by default.")] = None,
     fmt: FormatOpt = None,
+    reading: Reading | None = None,
     plot: Annotated[
         Path | None, typer.Option(callback=picture, help="Draw the break-even line into a picture (extra: plot).")
     ] = None,
@@ -59,7 +62,7 @@ def predictor(
     from expert_residency.sim.studies.predictor import study
 
     spec = make_spec(words or {})
-    recorded = open_trace(trace, fmt, model)
+    recorded = open_trace(trace, fmt, model, reading)
     quiet = str(json) == "-"
     with Progress(
         TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("runs"), TimeRemainingColumn(),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from expert_residency.sim.choices.trace import open_trace
+from expert_residency.sim.choices.trace import Reading, open_trace
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.choices import Words, option, takes_words
 from expert_residency.sim.cli.common import (
@@ -25,6 +25,7 @@ from expert_residency.sim.cli.common import (
     warn,
     write_json,
 )
+from expert_residency.sim.cli.reading import takes_reading
 
 if TYPE_CHECKING:
     from expert_residency.sim.choices.capacity import Capacity
@@ -38,6 +39,7 @@ BOUNDS = ("belady", "min")
 
 
 @app.command()
+@takes_reading()
 @takes_words("capacity", "slots_per_layer", "scope", "admission", "placement")
 def replay(
     trace: TraceArg,
@@ -57,6 +59,7 @@ def replay(
     ] = False,
     model: ModelOpt = None,
     fmt: FormatOpt = None,
+    reading: Reading | None = None,
     json: JsonOpt = None,
 ) -> None:
     """Count hits of eviction policies on a trace, beside the optimum and the compulsory-miss bound."""
@@ -73,14 +76,14 @@ def replay(
     asked = list(dict.fromkeys([*(eviction or (CAUSAL if stream else DEFAULT)), *bounds]))
     for spec in asked:  # all names are checked before anything runs
         create("eviction", spec)
-    if stream and (fmt not in (None, "parquet") or model or simulator == "reference"):
+    if stream and (fmt not in (None, "parquet") or model or simulator == "reference" or reading != Reading()):
         raise SimError("--stream reads this program's own Parquet, with its sizes, and counts in the kernel")
     options: dict[str, Any] = {"placement": placement, "contract": contract, "warmup_passes": warmup}
     if stream:
         data, results = _streamed(trace, asked, room, admission, options | {"overflow": oversize == "overflow"})
     else:
         options |= {"oversize": oversize, "simulator": simulator}
-        data, results = _whole(open_trace(trace, fmt, model), asked, room, admission, options)
+        data, results = _whole(open_trace(trace, fmt, model, reading), asked, room, admission, options)
     data["policies"] = {
         spec: result.to_dict() | data["policies"].get(spec, {}) for spec, result in results.items()
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from expert_residency.hwmodels.units import GIB, MIB
-from expert_residency.sim.choices.trace import open_trace
+from expert_residency.sim.choices.trace import Reading, open_trace
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import (
     SEES_FUTURE,
@@ -24,6 +24,7 @@ from expert_residency.sim.cli.common import (
     warn,
     write_json,
 )
+from expert_residency.sim.cli.reading import takes_reading
 
 if TYPE_CHECKING:
     from expert_residency.sim.studies.headroom import Ceiling
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 
 @app.command()
+@takes_reading("join", "partial")
 def score(
     paths: Annotated[
         list[Path], typer.Argument(help="Folder of a sweep, folder of JSON results, or files of `run --json`.")
@@ -42,6 +44,7 @@ def score(
     model: ModelOpt = None,
     passes: Annotated[int | None, typer.Option(min=1, help="Passes of the trace that the runs used.")] = None,
     fmt: FormatOpt = None,
+    reading: Reading | None = None,
     json: JsonOpt = None,
 ) -> None:
     """Rank runs by time, with the share of the possible gain that each takes, and what binds it."""
@@ -55,7 +58,7 @@ def score(
     if trace is None:
         scores = score_runs(runs)
     else:
-        recorded = open_trace(trace, fmt, model)
+        recorded = open_trace(trace, fmt, model, reading)
         if passes is not None and passes < recorded.n_passes:
             import numpy as np
 

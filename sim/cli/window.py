@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from expert_residency.sim.choices.trace import open_trace
+from expert_residency.sim.choices.trace import Reading, open_trace
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import (
     FormatOpt,
@@ -22,9 +22,11 @@ from expert_residency.sim.cli.common import (
     warn,
     write_json,
 )
+from expert_residency.sim.cli.reading import takes_reading
 
 
 @app.command()
+@takes_reading("join", "partial")
 def window(
     trace: TraceArg,
     slots: Annotated[int | None, typer.Option(min=1, help="Room in whole experts: also count copies.")] = None,
@@ -36,6 +38,7 @@ def window(
     kept_only: KeptOpt = False,
     model: ModelOpt = None,
     fmt: FormatOpt = None,
+    reading: Reading | None = None,
     json: JsonOpt = None,
 ) -> None:
     """Distinct experts of windows up to 64 tokens, and what a perfect look-ahead copies a token."""
@@ -46,7 +49,7 @@ def window(
 
     if slots is None and (horizon or link or profile or kept_only):
         raise SimError("--horizon, --link, --profile and --kept-only are about copies, which need --slots")
-    recorded = open_trace(trace, fmt, model)
+    recorded = open_trace(trace, fmt, model, reading)
     unions = window_unions(recorded)
     start = read_strp(profile).ranked if profile else []
     costs = []

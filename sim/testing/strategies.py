@@ -76,7 +76,7 @@ def traces(
         for layer in model.layer_ids:
             for _ in range(rows):
                 builder.row(layer, draw(row))
-    return builder.build()
+    return builder.build(whole=False)
 
 
 @st.composite

@@ -28,6 +28,7 @@ from expert_residency.traces.readers.checks import (
     number_passes,
     row_table,
 )
+from expert_residency.traces.readers.rows import ragged_notes
 from expert_residency.traces.trace import IntArray, Phase, RoutingTrace, assemble
 
 name = "bigmoe-edge"
@@ -41,12 +42,38 @@ def sniff(head: bytes, path: Path) -> bool:
     return head.startswith(b"# route_trace v")
 
 
-def read(path: Path, model: ModelGeometry | None = None) -> RoutingTrace:
-    """Read; a given model replaces the sizes of the preamble."""
-    text = read_text(path)
+def read(path: Path, model: ModelGeometry | None = None, partial: bool = False) -> RoutingTrace:
+    """Read; a given model replaces the sizes of the preamble, `partial` keeps the whole passes of a cut file.
+
+    Parameters
+    ----------
+    path
+        The file, gzipped or not; named in messages.
+    model
+        Shape and sizes.
+    partial
+        Keep the whole passes, and the layers, of a file that is cut off.
+
+    Returns
+    -------
+    RoutingTrace
+        The trace.
+
+    Raises
+    ------
+    TraceError
+        What does not fit, in one sentence with its place.
+    """
+    text = read_text(path, partial=partial)
+    notes = []
+    if partial and not text.endswith("\n"):
+        text = text[: text.rfind("\n") + 1]
+        notes.append("the last line, which the end of the file cuts off, is left out")
     preamble, header, body, first_line = _split(text, path)
     geometry = _geometry(preamble, path, model)
     table = _parse(header, body, first_line, path)
+    if partial:
+        table = _whole_passes(table, geometry, notes, path)
 
     def place(i: int) -> str:
         return f"line {first_line + i}"
@@ -73,7 +100,9 @@ def read(path: Path, model: ModelGeometry | None = None) -> RoutingTrace:
     if (counts == 0).any():
         raise TraceError("all experts of a row are dropped", path=path,
                          place=place(int(start[np.flatnonzero(counts == 0)[0]])))  # fmt: skip
-    notes = [] if kept.all() else [f"{int((~kept).sum())} routed experts that the engine dropped are left out"]
+    if not kept.all():
+        notes.append(f"{int((~kept).sum())} routed experts that the engine dropped are left out")
+    notes += ragged_notes(rows_at, phase == Phase.PREFILL)
     if (phase == Phase.VERIFY).any():
         notes.append("tokens emitted by verify passes are unknown and counted as 1")
     return assemble(
@@ -90,6 +119,25 @@ def read(path: Path, model: ModelGeometry | None = None) -> RoutingTrace:
         row_residency=table["residency"][kept],
         meta=source_meta(path, "BigMoeOnEdge", *notes),
     )
+
+
+def _whole_passes(
+    table: dict[str, npt.NDArray[Any]], geometry: ModelGeometry, notes: list[str], path: Path
+) -> dict[str, npt.NDArray[Any]]:
+    """The table without the pass that the end of the file cuts."""
+    start = np.flatnonzero(_row_starts(table))
+    row = {name: table[name][start] for name in ("turn", "phase", "step")}
+    layer = table["layer"][start]
+    last = np.flatnonzero(_passes(row, layer) == _passes(row, layer)[-1])
+    rows = [int((layer[last] == one).sum()) for one in geometry.layer_ids]
+    whole = len(table["slot"]) - int(start[-1]) == geometry.top_k and all(rows)
+    if whole and (len(set(rows)) == 1 or (row["phase"][-1] == Phase.PREFILL and rows[-1] == 1)):
+        return table
+    cut = int(start[last[0]])
+    if not cut:
+        raise TraceError("the file has not one whole pass", path=path)
+    notes.append(f"the file is cut off: its last pass, of {len(last)} rows, is left out")
+    return {name: column[:cut] for name, column in table.items()}
 
 
 def _split(text: str, path: Path) -> tuple[list[tuple[int, dict[str, str]]], list[str], str, int]:

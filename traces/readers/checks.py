@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,197 @@ def load_json(path: Path) -> Any:
         ) from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists in lists in lists
         raise TraceError(f"not JSON that a trace would be ({error})", path=path) from None
+
+
+def text_lines(path: Path, partial: bool, said: list[str]) -> list[str]:
+    """Lines of a file whose every line has an end; the last one is cut off where it has none.
+
+    Parameters
+    ----------
+    path
+        The file.
+    partial
+        Whether a line that is cut off is left out, and said, rather than an error.
+    said
+        Notes, to which that is added.
+
+    Returns
+    -------
+    list[str]
+        At least one.
+
+    Raises
+    ------
+    TraceError
+        A line that is cut off, or none.
+    """
+    lines = read_text(path, partial=partial).split("\n")
+    tail = lines.pop()
+    if tail:
+        if not partial:
+            raise TraceError(
+                "the last line has no end: the file is cut off", path=path, place=f"line {len(lines) + 1}"
+            )
+        said.append(f"line {len(lines) + 1}, which the end of the file cuts off, is left out")
+    if not lines:
+        raise TraceError("the file has no whole line", path=path)
+    return lines
+
+
+def json_lines(path: Path, partial: bool, said: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Objects of a JSONL file with their line numbers; blank lines are skipped.
+
+    Parameters
+    ----------
+    path
+        The file.
+    partial
+        Whether a last line that is cut off is left out, and said, rather than an error.
+    said
+        Notes, to which that is added.
+
+    Yields
+    ------
+    tuple[int, dict[str, Any]]
+        Line number and object.
+
+    Raises
+    ------
+    TraceError
+        A line that is no JSON object.
+    """
+    lines = read_text(path, partial=partial).split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            data = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            if partial and number == len(lines):
+                said.append(f"line {number}, which the end of the file cuts off, is left out")
+                return
+            why = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+            raise TraceError(f"not valid JSON ({why})", path=path, place=f"line {number}") from None
+        if not isinstance(data, dict):
+            raise TraceError("expected an object", path=path, place=f"line {number}")
+        yield number, data
+
+
+def whole_numbers(value: Any, what: str, path: Path, place: str) -> list[int]:
+    """A list of whole numbers, at least one.
+
+    Parameters
+    ----------
+    value
+        As JSON gave it.
+    what
+        Name of the field.
+    path
+        The file, for the message.
+    place
+        Where in it.
+
+    Returns
+    -------
+    list[int]
+        The value.
+
+    Raises
+    ------
+    TraceError
+        Anything else.
+    """
+    if not isinstance(value, list) or not value or any(type(item) is not int for item in value):
+        raise TraceError(f"{what} is not a list of whole numbers", path=path, place=place)
+    return value
+
+
+def whole_number(value: Any, what: str, path: Path, place: str) -> int:
+    """A whole number of 0 or more.
+
+    Parameters
+    ----------
+    value
+        As JSON gave it.
+    what
+        Name of the field.
+    path
+        The file, for the message.
+    place
+        Where in it.
+
+    Returns
+    -------
+    int
+        The value.
+
+    Raises
+    ------
+    TraceError
+        Anything else.
+    """
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise TraceError(f"{what} {str(value)[:40]!r}: expected a whole number", path=path, place=place)
+    return value
+
+
+def numbers(value: Any, n: int, what: str, path: Path, place: str) -> list[float]:
+    """A list of `n` numbers.
+
+    Parameters
+    ----------
+    value
+        As JSON gave it.
+    n
+        How many there must be.
+    what
+        Name of the field.
+    path
+        The file, for the message.
+    place
+        Where in it.
+
+    Returns
+    -------
+    list[float]
+        The value.
+
+    Raises
+    ------
+    TraceError
+        Anything else.
+    """
+    if (
+        not isinstance(value, list)
+        or len(value) != n
+        or any(isinstance(item, bool) or not isinstance(item, int | float) for item in value)
+    ):
+        raise TraceError(f"{what} is not a list of {n} numbers", path=path, place=place)
+    return value
+
+
+def need_fields(data: dict[str, Any], names: Sequence[str], path: Path, place: str) -> None:
+    """All of the names are fields of the object.
+
+    Parameters
+    ----------
+    data
+        The object.
+    names
+        Required fields.
+    path
+        The file, for the message.
+    place
+        Where in it.
+
+    Raises
+    ------
+    TraceError
+        Those that are missing.
+    """
+    missing = [name for name in names if name not in data]
+    if missing:
+        raise TraceError(f"field(s) {', '.join(missing)} missing", path=path, place=place)
 
 
 def need_model(path: Path, model: ModelGeometry | None, lacks: str = "expert bytes") -> ModelGeometry:
@@ -214,6 +405,45 @@ def check_experts(experts: npt.NDArray[Any], geometry: ModelGeometry, path: Path
         raise TraceError(f"expert {int(ordered[row, column])} twice in one row", path=path, place=place(int(row)))
 
 
+def check_ragged_experts(
+    experts: IntArray, counts: IntArray, geometry: ModelGeometry, path: Path, place: Place
+) -> None:
+    """As `check_experts`, for rows of any lengths; `place` takes the row.
+
+    Parameters
+    ----------
+    experts
+        (N,) expert ids.
+    counts
+        (R,) ids of each row.
+    geometry
+        The model.
+    path
+        The trace, for the message.
+    place
+        Words for where a row stands, from its number.
+
+    Raises
+    ------
+    TraceError
+        An empty row, an id out of range, or one twice in a row.
+    """
+    empty = np.flatnonzero(counts <= 0)
+    if len(empty):
+        raise TraceError("a row without experts", path=path, place=place(int(empty[0])))
+    row = np.repeat(np.arange(len(counts)), counts)
+    wrong = np.flatnonzero((experts < 0) | (experts >= geometry.experts))
+    if len(wrong):
+        at = int(wrong[0])
+        why = f"expert id {int(experts[at])}, expected 0..{geometry.experts - 1}"
+        raise TraceError(why, path=path, place=place(int(row[at])))
+    code = np.sort(row * geometry.experts + experts)
+    twice = np.flatnonzero(code[1:] == code[:-1])
+    if len(twice):
+        at, expert = divmod(int(code[twice[0]]), geometry.experts)
+        raise TraceError(f"expert {expert} twice in one row", path=path, place=place(at))
+
+
 def number_passes(layer: IntArray, new_event: npt.NDArray[np.bool_] | None = None) -> IntArray:
     """Pass of each row where a pass ends when the layer falls.
 
@@ -272,10 +502,11 @@ def check_complete(
     TraceError
         Rows are missing or repeated.
     """
-    wrong = rows_at != rows_at[:, :1]
-    wrong[:, -1] &= ~(short_last & (rows_at[:, -1] == 1))
-    wrong |= rows_at == 0
+    wrong = _wrong_rows(rows_at, short_last)
     if wrong.any():
+        absent = np.flatnonzero(~rows_at.any(axis=0))
+        if len(absent) and len(rows_at) > 1:
+            _refuse_partial(rows_at, geometry, path)
         number, index = (int(i) for i in np.argwhere(wrong)[0])
         layer, first = geometry.layer_ids[index], geometry.layer_ids[0]
         found, expected = int(rows_at[number, index]), int(rows_at[number, 0])
@@ -289,13 +520,58 @@ def check_complete(
         )
 
 
-def infer_phases(rows: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+def whole_passes(rows_at: IntArray, short_last: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """(P,) whether a pass has all its rows, by the rule of `check_complete`; `rows_at` is (P, L)."""
+    return np.asarray(~_wrong_rows(rows_at, short_last).any(axis=1))
+
+
+def _wrong_rows(rows_at: IntArray, short_last: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    wrong = rows_at != rows_at[:, :1]
+    wrong[:, -1] &= ~(short_last & (rows_at[:, -1] == 1))
+    return np.asarray(wrong | (rows_at == 0))
+
+
+def _refuse_partial(rows_at: IntArray, geometry: ModelGeometry, path: Path) -> None:
+    """The error of a file in which layers are missing throughout."""
+    seen = rows_at.any(axis=0)
+    absent = geometry.layer_ids[int(np.flatnonzero(~seen)[0])]
+    raise TraceError(
+        f"no rows of layer {absent} in any pass: the file has {int(seen.sum())} of the {geometry.n_layers} MoE "
+        f"layers of "
+        f"{geometry.label}, and times and hits made of it would be wrong by the share left out; --partial takes "
+        f"the "
+        "layers that are there and says so in every result",
+        path=path,
+    )
+
+
+def infer_phases(rows: IntArray, request: IntArray | None = None) -> tuple[IntArray, IntArray, IntArray]:
     """Phase, request and emitted tokens of passes of which only the number of rows is known.
 
+    Parameters
+    ----------
+    rows
+        (P,) rows of each pass.
+    request
+        (P,) where the file has it; each is then taken by itself.
+
+    Returns
+    -------
+    phase, request, emits
+        (P,) each.
+
+    Notes
+    -----
     One row is a decode step. Many rows are a prompt chunk before the first decode step and wherever they
     are more than `MAX_VERIFY_ROWS`; else a verify window. A prompt chunk after a decode step begins another
     request; only a request's last chunk emits a token.
     """
+    if request is not None:
+        parts = [np.flatnonzero(request == one) for one in dict.fromkeys(request.tolist())]
+        phase, emits = np.zeros(len(rows), dtype=np.int64), np.ones(len(rows), dtype=np.int64)
+        for part in parts:
+            phase[part], _, emits[part] = infer_phases(rows[part])
+        return phase, request, emits
     single = rows == 1
     after = np.concatenate([[False], np.cumsum(single)[:-1] > 0])
     prompt = ~single & (~after | (rows > MAX_VERIFY_ROWS))

@@ -6,8 +6,6 @@ sequence is a request, every token a decode pass. `probs` [N, L, k] is optional.
 
 from __future__ import annotations
 
-import io
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,9 @@ import numpy.typing as npt
 
 from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry
+from expert_residency.traces.readers.arrays import members, npz
 from expert_residency.traces.readers.base import read_bytes, source_meta
 from expert_residency.traces.readers.checks import check_experts, check_size, need_model
-from expert_residency.traces.sizes import check_unpacked
 from expert_residency.traces.trace import IntArray, Phase, RoutingTrace, assemble
 
 name = "routing-npz"
@@ -28,8 +26,8 @@ _REQUIRED = ("experts", "offsets", "first_pos")
 
 
 def sniff(head: bytes, path: Path) -> bool:
-    """A zip whose first member is an array, in a file called npz."""
-    return head.startswith(b"PK\x03\x04") and b".npy" in head[:256]
+    """A zip with one of the arrays, by name."""
+    return {"experts.npy", "offsets.npy", "first_pos.npy"} & set(members(head)) != set()
 
 
 def read(path: Path, model: ModelGeometry | None = None) -> RoutingTrace:
@@ -83,22 +81,8 @@ def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     data = read_bytes(path)
     if not data.startswith(b"PK"):
         raise TraceError("not an npz: it does not begin as a zip file", path=path)
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            missing = [n for n in _REQUIRED if n not in file.files]
-            if missing:
-                found = ", ".join(file.files)
-                raise TraceError(f"array(s) {', '.join(missing)} missing (found: {found})", path=path)
-            check_unpacked(sum(member.file_size for member in file.zip.infolist()), len(data), path)
-            arrays = {n: file[n] for n in file.files if n in (*_REQUIRED, "probs")}
-            strange = [n for n, values in arrays.items() if not isinstance(values, np.ndarray)]
-            if strange:
-                raise TraceError(f"{strange[0]} is not an array of numpy", path=path)
-            return arrays
-    except TraceError:
-        raise
-    except ValueError as error:
-        what = "holds pickled objects, which are not read" if "pickle" in str(error) else f"not an npz ({error})"
-        raise TraceError(what, path=path) from None
-    except (zipfile.BadZipFile, EOFError, OSError, KeyError) as error:
-        raise TraceError(f"the npz is cut off or damaged ({error})", path=path) from None
+    found = npz(data, path)
+    missing = [n for n in _REQUIRED if n not in found]
+    if missing:
+        raise TraceError(f"array(s) {', '.join(missing)} missing (found: {', '.join(found)})", path=path)
+    return found

@@ -13,22 +13,17 @@ Both are read by one rule: a pass ends when the layer falls, and T is its number
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry
-from expert_residency.traces.readers.base import read_bytes, source_meta
-from expert_residency.traces.readers.checks import (
-    check_complete,
-    check_experts,
-    layer_indices,
-    need_model,
-    number_passes,
-    row_table,
-)
-from expert_residency.traces.trace import IntArray, Phase, RoutingTrace, assemble
+from expert_residency.traces.readers.base import read_bytes
+from expert_residency.traces.readers.checks import need_model
+from expert_residency.traces.readers.rows import Rows, prompt_first, trace_of
+from expert_residency.traces.trace import RoutingTrace
 
 name = "strata"
 description = "Strata --dump-routing binary, token path and verify windows (needs --model)"
@@ -56,7 +51,9 @@ def sniff(head: bytes, path: Path) -> bool:
     )
 
 
-def read(path: Path, model: ModelGeometry | None = None, prompt_tokens: int = 0) -> RoutingTrace:
+def read(
+    path: Path, model: ModelGeometry | None = None, prompt_tokens: int = 0, partial: bool = False
+) -> RoutingTrace:
     """Read with the geometry of `model`; k is the file's.
 
     Parameters
@@ -68,6 +65,8 @@ def read(path: Path, model: ModelGeometry | None = None, prompt_tokens: int = 0)
     prompt_tokens
         How many rows at the start are the prompt (token path, teacher forced): each such pass is prefill,
         and positions count from 0. The format itself cannot tell.
+    partial
+        Keep the whole passes of a file that is cut off.
 
     Returns
     -------
@@ -80,13 +79,14 @@ def read(path: Path, model: ModelGeometry | None = None, prompt_tokens: int = 0)
         No model, records that are cut off, or ids out of range.
     """
     geometry = need_model(path, model, "geometry")
-    data = read_bytes(path)
+    data = read_bytes(path, partial=partial)
     if len(data) < 8:
         raise TraceError(f"{len(data)} bytes are less than one record", path=path)
     k = int(np.frombuffer(data[4:8], dtype="<i4")[0])
     if not 0 < k <= geometry.experts:
         raise TraceError(f"k = {k}, expected 1..{geometry.experts}", path=path, place="byte 4")
     size = 8 + 8 * k
+    said: list[str] = []
 
     whole = len(data) // size * size
     table = np.frombuffer(data[:whole], dtype="<i4").reshape(-1, size // 4)
@@ -96,55 +96,30 @@ def read(path: Path, model: ModelGeometry | None = None, prompt_tokens: int = 0)
         raise TraceError(f"k = {int(table[at, 1])}, expected {k} as in the first record", path=path,
                          place=f"byte {at * size + 4}")  # fmt: skip
     if whole < len(data):
-        raise TraceError(f"{len(data) - whole} bytes after the last whole record of {size}: the file is cut off",
-                         path=path, place=f"byte {whole}")  # fmt: skip
-
-    kept = np.flatnonzero(table[:, 0] <= geometry.layer_ids[-1])
-    notes = [] if len(kept) == len(table) else [f"{len(table) - len(kept)} records of draft layers are left out"]
-    records = table[kept]
-
-    def place(i: int) -> str:
-        return f"byte {int(kept[i]) * size}"
-
-    if not len(records):
-        raise TraceError(f"no record of a layer of {geometry.label}", path=path)
-    layer = layer_indices(records[:, 0], geometry, path, place)
-    experts = records[:, 2 : 2 + k]
-    check_experts(experts, geometry, path, place)
-    row_pass = number_passes(layer, np.ones(len(layer), dtype=bool) if geometry.n_layers == 1 else None)
-    first = np.flatnonzero(np.diff(row_pass, prepend=-1))
-    rows_at = row_table(row_pass, layer, geometry.n_layers)
-    check_complete(rows_at, geometry, path, lambda p: f"window {p} from {place(int(first[p]))}",
-                   short_last=np.zeros(len(rows_at), dtype=bool))  # fmt: skip
-    phase, emits = _phases(rows_at[:, 0], prompt_tokens, path)
-    if (phase == Phase.VERIFY).any():
-        notes.append("tokens emitted by verify passes are unknown and counted as 1")
-    known_positions = prompt_tokens > 0 and bool((rows_at[:, 0] == 1).all())
-    weights = np.ascontiguousarray(records[:, 2 + k :]).view("<f4")
-    return assemble(
-        geometry.with_top_k(k),
-        pass_request=np.zeros(len(first), dtype=np.int64),
-        pass_phase=phase,
-        pass_emits=emits,
-        row_pass=row_pass,
-        row_layer=layer,
-        row_position=row_pass if known_positions else np.full(len(records), -1),
-        row_counts=np.full(len(records), k),
-        row_experts=experts.reshape(-1),
-        row_weights=weights.reshape(-1) if weights.any() else None,
-        meta=source_meta(path, "Strata", *notes),
+        why = f"{len(data) - whole} bytes after the last whole record of {size}"
+        if not partial:
+            raise TraceError(f"{why}: the file is cut off", path=path, place=f"byte {whole}")
+        said.append(f"{why} are left out")
+    weights = np.ascontiguousarray(table[:, 2 + k :]).view("<f4")
+    rows = Rows(
+        layer=table[:, 0].astype(np.int64),
+        counts=np.full(len(table), k),
+        experts=table[:, 2 : 2 + k].reshape(-1).astype(np.int64),
+        place=lambda i: f"byte {i * size}",
+        weights=weights.reshape(-1) if weights.any() else None,
     )
-
-
-def _phases(rows: IntArray, prompt_tokens: int, path: Path) -> tuple[IntArray, IntArray]:
-    phase = np.where(rows == 1, Phase.DECODE, Phase.VERIFY)
-    emits = np.ones(len(rows), dtype=np.int64)
-    if prompt_tokens:
-        ends = np.cumsum(rows)
-        n = int(np.searchsorted(ends, prompt_tokens)) + 1
-        if n > len(rows) or ends[n - 1] != prompt_tokens:
-            raise TraceError(
-                f"no pass ends after {prompt_tokens} prompt tokens (the file has {ends[-1]} rows)", path=path
-            )
-        phase[:n], emits[: n - 1] = Phase.PREFILL, 0
-    return phase, emits
+    trace = trace_of(
+        rows,
+        geometry,
+        path,
+        "Strata",
+        *said,
+        drafts=True,
+        partial=partial,
+        phases=prompt_first(prompt_tokens, path),
+    )
+    return (
+        trace
+        if not prompt_tokens or trace.n_rows != trace.n_events
+        else replace(trace, row_position=trace.event_pass.astype(np.int32))
+    )
