@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,5 +119,11 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int, **option
     """
     path = Path(path)
     check_picture(path)
-    with atomic(path) as part:
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        if "$" in text.get_text() and "\\math" not in text.get_text():
+            text.set_parse_math(False)  # a name, not a formula
+    with atomic(path) as part, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a name that the font cannot write has a box
         figure.savefig(part, dpi=dpi, format=path.suffix.lstrip(".").lower(), **options)

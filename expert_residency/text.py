@@ -160,3 +160,28 @@ def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     names = list(heads)
     lines = [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def visible(text: str) -> str:
+    """Text for a terminal: what would steer it, or turn the writing round, is written as its number.
+
+    Names come out of files that somebody else made. Line ends and tabs stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t\xa0" else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
+def inert_json(text: str) -> str:
+    """JSON that can stand in a `<script>` of a page: nothing that its strings say opens or ends a tag."""
+    for letter in "<>&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return text
+
+
+def inert_script(text: str) -> str:
+    """JavaScript that can stand in a `<script>`: in its strings and patterns an escaped letter is that letter."""
+    return text.replace("</script", "<\\/script").replace("<!--", "<\\!--")

@@ -78,6 +78,7 @@ def _register() -> None:
 def main(args: list[str] | None = None) -> None:
     """Entry point of `residency`."""
     from expert_residency.errors import UserError
+    from expert_residency.text import visible
 
     _register()
     try:
@@ -86,7 +87,7 @@ def main(args: list[str] | None = None) -> None:
         finally:
             sys.stdout.flush()  # while a full disk can still be said in a sentence
     except UserError as error:
-        sys.stderr.write(f"residency: {' '.join(str(error).split())}\n")
+        sys.stderr.write(f"residency: {visible(' '.join(str(error).split()))}\n")
         raise SystemExit(2) from None
     except MemoryError as error:
         sys.stderr.write(f"residency: not enough memory here ({str(error) or 'for what was asked'})\n")

@@ -10,7 +10,8 @@ import typer
 from expert_residency.files import write_text
 from expert_residency.sim.choices.trace import Reading
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.common import FormatOpt, ModelOpt, writable, write_json
+from expert_residency.sim.cli.common import FormatOpt, ModelOpt, say, writable, write_json
+from expert_residency.sim.cli.progress import working
 from expert_residency.sim.cli.reading import takes_reading
 
 
@@ -41,8 +42,6 @@ def calibrate(
     Beside PROFILE.toml, PROFILE.engine.toml is the preset of the live executor and PROFILE.readings.json what
     was measured.
     """
-    from rich.console import Console
-
     from expert_residency.errors import HardwareError
     from expert_residency.hwmodels.registry import load_profile
     from expert_residency.sim.choices.trace import open_trace
@@ -59,16 +58,15 @@ def calibrate(
     if like is not None:
         load_profile(like)
     geometry = open_trace(trace, fmt, model, reading).geometry
-    console = Console(stderr=True)
-    with console.status("calibrating") as status:
+    with working("calibrating") as update:
         made = measure(
             sizes_of(geometry), folder or out.resolve().parent, name=out.stem, family=geometry.quant_family,
-            like=like, cardless=cardless, workers=workers, rounds=rounds, progress=status.update,
+            like=like, cardless=cardless, workers=workers, rounds=rounds, progress=update,
         )  # fmt: skip
     engine, readings = out.with_suffix(".engine.toml"), out.with_suffix(".readings.json")
     write_text(out, made.profile_toml)
     write_text(engine, made.engine_toml)
     write_json(readings, made.readings.table())
-    typer.echo(f"{out}, {engine}, {readings}: measured with the sizes of {geometry.label}")
+    say(f"{out}, {engine}, {readings}: measured with the sizes of {geometry.label}")
     if made.noisy:
-        typer.echo(f"noisy, the rounds differ by more than a quarter: {', '.join(made.noisy)}")
+        say(f"noisy, the rounds differ by more than a quarter: {', '.join(made.noisy)}")

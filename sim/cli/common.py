@@ -12,6 +12,7 @@ import typer
 
 from expert_residency.files import check_output, check_picture, write_text
 from expert_residency.sim.cli.tables import table as table
+from expert_residency.text import visible
 
 
 def writable(path: Path | None) -> Path | None:
@@ -93,9 +94,14 @@ def write_json(path: Path, data: Any) -> None:
     """Write aside and rename; `-` goes to stdout."""
     text = dump_json(data)
     if str(path) == "-":
-        typer.echo(text, nl=False)
+        say(text, nl=False)
         return
     write_text(path, text)
+
+
+def say(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text as it is to be read: the one way from names that files give to a terminal."""
+    typer.echo(visible(text), err=err, nl=nl)
 
 
 def percent(value: float | None, digits: int = 2) -> str:
@@ -122,10 +128,10 @@ def show(*parts: Any) -> None:
 def caution(lines: list[str]) -> None:
     """Caveats, after the tables and before warnings: what the numbers stand on."""
     for line in lines:
-        typer.echo(f"caveat: {line.partition(': ')[2]}")
+        say(f"caveat: {line.partition(': ')[2]}")
 
 
 def warn(lines: list[str]) -> None:
     """Warnings, after the tables."""
     for line in lines:
-        typer.echo(f"warning: {line}")
+        say(f"warning: {line}")

@@ -21,6 +21,7 @@ from expert_residency.sim.cli.common import (
     caution,
     percent,
     picture,
+    say,
     show,
     table,
     write_json,
@@ -124,12 +125,12 @@ def curve(
         shown.add_row(name, *(percent(curves[spec][i].phases[phase].hit_rate, 1) for i in picked))
     show(shown)
     if ahead - {*BOUNDS}:
-        typer.echo(SEES_FUTURE)
+        say(SEES_FUTURE)
     if filled := [spec for spec in asked if create("eviction", spec).default_placement != "none"]:
-        typer.echo(f"{', '.join(filled)}: {FILLED}")
+        say(f"{', '.join(filled)}: {FILLED}")
     methods = dict.fromkeys(point.method for found in curves.values() for point in found)
     caution(curves["min"][0].caveats)
-    typer.echo(f"counted by: {', '.join(methods)}")
+    say(f"counted by: {', '.join(methods)}")
 
 
 def _ranked(curves: dict[str, list[Point]], phase: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.common import JsonOpt, caution, number, percent, show, table, write_json
+from expert_residency.sim.cli.common import JsonOpt, caution, number, percent, say, show, table, write_json
 
 
 @app.command()
@@ -76,10 +76,8 @@ def demo(
         data.append(where | {"policy": LOOK_AHEAD} | ahead.result.to_dict())
         show(shown)
         first = next(run for run in ranked if not run.sees_future)
-        typer.echo(
-            f"Of those that do not see the future, {first.policy} is fastest. {binding_sentence(first.result)}\n"
-        )
-    typer.echo(
+        say(f"Of those that do not see the future, {first.policy} is fastest. {binding_sentence(first.result)}\n")
+    say(
         f"* sees the future. {SYNTHETIC} was generated to look like published statistics of Qwen3.8-Flash-Next;\n"
         "the tinymoe traces were recorded from a small model trained for them, with room for a quarter of its "
         "experts.\nHeadroom captured: 0 for lru, 100 for the fastest of all rows; the last row is perfect "

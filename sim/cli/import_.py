@@ -9,7 +9,7 @@ import typer
 
 from expert_residency.sim.choices.trace import Reading, open_trace
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.common import FormatOpt, ModelOpt, writable
+from expert_residency.sim.cli.common import FormatOpt, ModelOpt, say, writable
 from expert_residency.sim.cli.reading import takes_reading
 
 
@@ -53,9 +53,9 @@ def import_trace(
     trace = open_trace(sources, fmt, model, reading)
     write_parquet(trace, out)
     requests = len(set(trace.pass_request.tolist()))
-    typer.echo(
+    say(
         f"{out}: {trace.geometry.label}, {requests:,} request{'s' if requests > 1 else ''}, {trace.n_passes:,} "
         f"passes, {trace.n_rows:,} rows, {trace.n_lookups:,} look-ups, sha256 {trace.content_hash[:16]}"
     )
     for note in trace.meta.get("notes", []):
-        typer.echo(f"note: {note}")
+        say(f"note: {note}")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.common import JsonOpt, show, table, write_json
+from expert_residency.sim.cli.common import JsonOpt, say, show, table, write_json
 
 KINDS = ("policies", "hardware", "models", "formats", "engines", "traces")
 
@@ -31,7 +31,7 @@ def list_things(
 
         if what != "hardware" or json is not None:
             raise SimError("--template is TOML of hardware: residency list hardware --template > mine.toml")
-        typer.echo(profile_template(), nl=False)
+        say(profile_template(), nl=False)
         return
     rows = _ROWS[what]()
     if json is not None:
@@ -39,7 +39,7 @@ def list_things(
         if str(json) == "-":
             return
     if not rows:
-        typer.echo(f"no {what}")
+        say(f"no {what}")
         return
     columns = list(rows[0])
     shown = table(None, columns, left=len(columns))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,12 +12,11 @@ import typer
 
 from expert_residency.sim.choices.trace import Reading, open_trace
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.common import FormatOpt, ModelOpt
+from expert_residency.sim.cli.common import FormatOpt, ModelOpt, say
+from expert_residency.sim.cli.progress import working
 from expert_residency.sim.cli.reading import takes_reading
 
 if TYPE_CHECKING:
-    from rich.status import Status
-
     from expert_residency.sim.live.plan import Plan
 
 TraceOpt = Annotated[
@@ -98,7 +98,7 @@ def measure(
         for factor in dict.fromkeys(factors)
     ]  # fmt: skip
     for plan in plans:
-        typer.echo(str(plan))
+        say(str(plan))
     if dry_run:
         return
     try:
@@ -119,29 +119,26 @@ def _run(
     plans: list[Plan], out: Path, folder: Path, workers: int | None, profile: tuple[Path, Path] | None
 ) -> None:
     """Carry out all groups; what one has written stays when a later one fails."""
-    from rich.console import Console
-
     from expert_residency.sim.live.measure import measure as carry_out
 
-    console = Console(stderr=True)
     for plan in plans:
-        with console.status(plan.label) as status:
+        with working(plan.label) as update:
             table, noisy = carry_out(
                 plan,
                 out,
                 folder=folder,
                 workers=workers,
                 profile=profile,
-                progress=partial(_say, status, plan.label),
+                progress=partial(_say, update, plan.label),
             )
-        typer.echo(f"{table}: {len(plan.outcomes)} variants of {plan.rounds} rounds")
+        say(f"{table}: {len(plan.outcomes)} variants of {plan.rounds} rounds")
         if noisy:
-            typer.echo(f"noisy, the rounds differ by more than a quarter: {', '.join(noisy)}")
-    typer.echo(f"next: residency validate --group live --live {out}")
+            say(f"noisy, the rounds differ by more than a quarter: {', '.join(noisy)}")
+    say(f"next: residency validate --group live --live {out}")
 
 
-def _say(status: Status, label: str, text: str) -> None:
-    status.update(f"{label}: {text}")
+def _say(update: Callable[[str], None], label: str, text: str) -> None:
+    update(f"{label}: {text}")
 
 
 def _label(name: str, cardless: bool, factor: int) -> str:

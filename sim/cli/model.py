@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.common import JsonOpt, number, show, table, warn, writable, write_json
+from expert_residency.sim.cli.common import JsonOpt, number, say, show, table, warn, writable, write_json
 
 if TYPE_CHECKING:
     from expert_residency.traces import ModelGeometry
@@ -49,10 +49,10 @@ def model(
     if layers:
         show(_per_layer(geometry))
     for note in file.notes:
-        typer.echo(note)
+        say(note)
     warn([gap] if (gap := geometry.gap) else [])
     if out is not None:
-        typer.echo(f"wrote {out}")
+        say(f"wrote {out}")
 
 
 def _plain(file: ModelFile) -> dict[str, Any] | None:

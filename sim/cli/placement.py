@@ -9,7 +9,7 @@ import typer
 
 from expert_residency.sim.choices.trace import Reading, open_trace
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.common import FormatOpt, KeptOpt, ModelOpt, TraceArg, writable
+from expert_residency.sim.cli.common import FormatOpt, KeptOpt, ModelOpt, TraceArg, say, writable
 from expert_residency.sim.cli.reading import takes_reading
 
 
@@ -40,4 +40,4 @@ def placement(
     ranked = hindsight_rank(recorded, first, tokens, kept_only=kept_only)
     order = complete(ranked, geometry.n_experts)
     write_strp(out, StrpProfile(geometry.n_layers, geometry.experts, min(slots, len(order)), order))
-    typer.echo(f"{out}: {len(ranked):,} experts used, {min(slots, len(ranked)):,} of them in {slots:,} slots")
+    say(f"{out}: {len(ranked):,} experts used, {min(slots, len(ranked)):,} of them in {slots:,} slots")

@@ -19,6 +19,7 @@ from expert_residency.sim.cli.common import (
     caution,
     number,
     picture,
+    say,
     show,
     table,
     warn,
@@ -89,7 +90,7 @@ def predictor(
     if not quiet:
         _print(found)
         if plot is not None:
-            typer.echo(f"plot: {plot}")
+            say(f"plot: {plot}")
 
 
 def _numbers(text: str, option: str) -> list[float]:
@@ -131,7 +132,7 @@ def _print(found: PredictorStudy) -> None:
             cell.prefetch, number(cell.recall), number(cell.precision), f"{cell.copies:,}", f"{cell.speedup:.3f}x"
         )
     show(shown)
-    typer.echo(
+    say(
         f"without prefetching: {number(found.baseline.tokens_per_s)} tokens/s, "
         f"{found.baseline.prefetch.wanted:,} misses; noisy oracles see the future"
     )

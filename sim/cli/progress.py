@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from expert_residency.text import visible
 
 
 class Bar:
@@ -29,3 +33,13 @@ class Bar:
     def update(self, done: int, total: int) -> None:
         """So many are done."""
         self._progress.update(self._task, completed=done, total=total)
+
+
+@contextmanager
+def working(on: str) -> Iterator[Callable[[str], None]]:
+    """A line on stderr that says what is being done; yields what changes it. Nothing in it is markup."""
+    from rich.console import Console
+    from rich.text import Text
+
+    with Console(stderr=True).status(Text(visible(on))) as status:
+        yield lambda text: status.update(Text(visible(text)))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.common import writable
+from expert_residency.sim.cli.common import say, writable
 
 
 @app.command()
@@ -55,7 +55,7 @@ def record(
         name=Path(model).name, notes=f"prompts: {', '.join(path.name for path in prompt_file)}",
     )  # fmt: skip
     write_parquet(trace, out)
-    typer.echo(
+    say(
         f"{out}: {trace.geometry.label}, {trace.n_passes:,} passes, {trace.n_rows:,} rows, "
         f"{trace.n_lookups:,} look-ups, sha256 {trace.content_hash[:16]}"
     )

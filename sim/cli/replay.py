@@ -20,6 +20,7 @@ from expert_residency.sim.cli.common import (
     TraceArg,
     caution,
     percent,
+    say,
     show,
     table,
     warn,
@@ -98,7 +99,7 @@ def replay(
     if all(agreements.values()):
         closest = max(order, key=lambda spec: agreements[spec]["equal"])
         agreed = agreements[closest]
-        typer.echo(
+        say(
             f"The engine that recorded the trace found the same resident as {closest} on {agreed['equal']:,} of "
             f"{agreed['compared']:,} first touches."
         )
@@ -209,7 +210,7 @@ def _show(
     shown.add_row("endless cache", percent(data["compulsory_bound"]))
     show(shown)
     if ahead - {*BOUNDS}:
-        typer.echo(SEES_FUTURE)
+        say(SEES_FUTURE)
     empty = any(not results[spec].placed for spec in BOUNDS if spec in results)
     if empty and (filled := [spec for spec in order if results[spec].placed]):
-        typer.echo(f"{', '.join(filled)}: {FILLED}")
+        say(f"{', '.join(filled)}: {FILLED}")

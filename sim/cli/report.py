@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.common import writable
+from expert_residency.sim.cli.common import say, writable
 
 FolderArg = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a sweep, finished or not.")]
 OutOpt = Annotated[
@@ -25,7 +25,7 @@ def report_command(folder: FolderArg, out: OutOpt = Path("report.html"), plots: 
     from expert_residency.sim.report import write_plots, write_report
 
     path = write_report(folder, out)
-    typer.echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
+    say(f"{path}: {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
     if plots is not None:
         for file in write_plots(folder, plots):
-            typer.echo(str(file))
+            say(str(file))

@@ -18,6 +18,7 @@ from expert_residency.sim.cli.common import (
     given,
     number,
     percent,
+    say,
     show,
     table,
     warn,
@@ -112,7 +113,7 @@ def run(
 
         print_ceilings(lifted)
     if timeline is not None:
-        typer.echo(f"timeline: {timeline} (open it at ui.perfetto.dev)")
+        say(f"timeline: {timeline} (open it at ui.perfetto.dev)")
     caution(result.caveats)
     warn([*result.warnings, *([BOUND] if _ahead(chosen.spec) else [])])
 
@@ -131,7 +132,7 @@ def _run_variants(variants: tuple[Variant, ...], json: Path | None, simulator: s
     quiet = str(json) == "-"
     found = run_variants(
         variants,
-        done=lambda one: None if quiet else typer.echo(f"{one.variant.name}: done", err=True),
+        done=lambda one: None if quiet else say(f"{one.variant.name}: done", err=True),
         simulator=simulator,
     )
     if json is not None:
@@ -208,7 +209,7 @@ def _print(trace: RoutingTrace, result: RunResult) -> None:
     show(shown, where, served, moved)
     stats = result.prefetch
     if stats.issued:
-        typer.echo(
+        say(
             f"prefetch: {stats.issued:,} copies, recall {percent(stats.recall, 1)} %, precision "
             f"{percent(stats.precision, 1)} %, in time {percent(stats.timeliness, 1)} %, late {stats.late:,}, "
             f"wasted {format_bytes(stats.wasted_bytes)}, harmful {format_bytes(stats.harmful_bytes)}, "

@@ -19,6 +19,7 @@ from expert_residency.sim.cli.common import (
     caution,
     number,
     percent,
+    say,
     show,
     table,
     warn,
@@ -127,22 +128,20 @@ def _print(scores: list[Score]) -> None:
         shown.add_row(*cells)
     show(shown)
     if any(made.run.oracle for made in scores):
-        typer.echo(SEES_FUTURE)
+        say(SEES_FUTURE)
     if gap:
         lookups = next(made.gap["lookups"] for made in scores if made.gap)
-        typer.echo(
-            f"gaps: misses beyond the optimum, of {lookups:,} look-ups, prefill included (replay without time)"
-        )
+        say(f"gaps: misses beyond the optimum, of {lookups:,} look-ups, prefill included (replay without time)")
     regime = scores[0].regime
     if regime is not None:
         overlap = "n/a" if regime["overlap"] is None else percent(regime["overlap"], 1)
-        typer.echo(
+        say(
             f"regime: {regime['slots_per_layer']:.1f} slots a layer = {regime['slots_over_k']:.2f} x k, "
             f"{regime['cycles']:.2f} token cycles, {percent(regime['cached_share'], 1)} % of all experts, union "
             f"{number(regime['union_mean'])} an event, overlap with the next token {overlap} %"
         )
     first = next((made for made in scores if not made.run.oracle), scores[0])
-    typer.echo(f"{first.run.policies}: {first.run.binds}")
+    say(f"{first.run.policies}: {first.run.binds}")
     caution(list(dict.fromkeys(caveat for made in scores for caveat in made.run.caveats)))
     warn(_shared_first(scores))
 
@@ -199,4 +198,4 @@ def print_ceilings(found: list[Ceiling]) -> None:
             binding_sentence(ceiling.result).removeprefix("What binds is "),
         )  # fmt: skip
     show(shown)
-    typer.echo(binding_limit(found))
+    say(binding_limit(found))

@@ -19,6 +19,7 @@ from expert_residency.sim.cli.common import (
     number,
     percent,
     picture,
+    say,
     show,
     table,
     warn,
@@ -174,7 +175,7 @@ def split(
     if by_rules:
         _rules(question, recorded, profiles, override_tensor or [], n_cpu_moe or 0, layers, json)
         return
-    found = study(question, recorded, profiles, lambda text: typer.echo(text, err=True))
+    found = study(question, recorded, profiles, lambda text: say(text, err=True))
     best = found.best
     data = report.to_dict(found)
     data["trace"] = {"sha256": recorded.content_hash, "synthetic": recorded.synthetic}
@@ -259,14 +260,14 @@ def _show(found: SplitStudy, trace: RoutingTrace) -> None:
     show(out)
     for answer in found.answers:
         if answer.limit:
-            typer.echo(f"{report.label(answer.ordered)}, {answer.geometry.quant}, {answer.mode}: {answer.limit}.")
+            say(f"{report.label(answer.ordered)}, {answer.geometry.quant}, {answer.mode}: {answer.limit}.")
         if (room := room_sentence(answer)) is not None:
-            typer.echo(f"{report.label(answer.ordered)}, {answer.geometry.quant}, {answer.mode}: {room}.")
+            say(f"{report.label(answer.ordered)}, {answer.geometry.quant}, {answer.mode}: {room}.")
     if best is not None:
         _show_best(found, best)
         for sentence in (gain_sentence(found), speed_matters(best)):
             if sentence:
-                typer.echo(sentence)
+                say(sentence)
     notes = [
         f"{report.label(a.ordered)}, {a.geometry.quant}, {a.mode}: {note}"
         for a in found.answers
@@ -301,17 +302,17 @@ def _show_best(found: SplitStudy, best: Answer) -> None:
     show(out)
     handoffs = ", ".join(f"{ns / 1e3:.0f} us" for ns in placement.handoffs_ns) or "none"
     chunk = ", ".join(f"{ns / 1e6:.1f} ms" for ns in best.planner.handoffs_ns(placement, report.PREFILL_CHUNK))
-    typer.echo(
+    say(
         f"estimated pass {placement.pass_ns / 1e6:.2f} ms for {placement.tokens_a_pass:.2f} tokens "
         f"({placement.tokens_per_s:.1f} tok/s); hand-offs {handoffs}"
         + (f", of a prompt chunk of {report.PREFILL_CHUNK:,} tokens {chunk}" if chunk else "")
         + f"; filling the cards takes {fill_seconds(placement, best.planner.problem.host):.1f} s at least."
     )
     options, note = write_rules(placement, best.geometry)
-    typer.echo(f"as llama.cpp options, {note}:")
-    typer.echo("  " + " ".join(f"'{o}'" if "=" in o else o for o in options))
+    say(f"as llama.cpp options, {note}:")
+    say("  " + " ".join(f"'{o}'" if "=" in o else o for o in options))
     if (devices := report.devices_sentence(found, best)) is not None:
-        typer.echo(f"{devices}.")
+        say(f"{devices}.")
 
 
 def _rules(
@@ -363,6 +364,6 @@ def _rules(
         )  # fmt: skip
     show(out)
     if found.tokens_per_s is not None and found.pass_ns is not None:
-        typer.echo(f"estimated pass {found.pass_ns / 1e6:.2f} ms, {found.tokens_per_s:.1f} tok/s")
+        say(f"estimated pass {found.pass_ns / 1e6:.2f} ms, {found.tokens_per_s:.1f} tok/s")
     caution(known)
     warn(list(found.warnings))

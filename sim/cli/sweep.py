@@ -18,6 +18,7 @@ from expert_residency.sim.cli.common import (
     given,
     number,
     percent,
+    say,
     show,
     table,
 )
@@ -106,13 +107,13 @@ def sweep_command(
             )  # fmt: skip
     except SweepError as error:
         for problem in error.problems:
-            typer.echo(f"residency: {error.where}: {problem}", err=True)
+            say(f"residency: {error.where}: {problem}", err=True)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
-        typer.echo(f"residency: interrupted; finished cells are in {out}, go on with --resume", err=True)
+        say(f"residency: interrupted; finished cells are in {out}, go on with --resume", err=True)
         raise SystemExit(130) from None
     if json_out:
-        typer.echo(dump_json(_summary(result)), nl=False)
+        say(dump_json(_summary(result)), nl=False)
     else:
         _print(result)
 
@@ -157,8 +158,8 @@ def _print(result: SweepResult) -> None:
     failed = result.failed
     ok = len(frame) - len(failed)
     ran = f"{result.ran} run now, {result.by_kernel} of them by the kernel"
-    typer.echo(f"{ok} of {len(frame)} cells have numbers ({ran}); {result.folder}")
+    say(f"{ok} of {len(frame)} cells have numbers ({ran}); {result.folder}")
     for reason, group in failed.groupby("reason", sort=False):
-        typer.echo(f"warning: {len(group)} cells {group['status'].iloc[0]}: {reason}")
+        say(f"warning: {len(group)} cells {group['status'].iloc[0]}: {reason}")
     caution([f"{case['text']} ({case['count']} of {ok} cells)" for case in row_caveats(frame)])
-    typer.echo(f"next: residency report {result.folder} --out report.html")
+    say(f"next: residency report {result.folder} --out report.html")

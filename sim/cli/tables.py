@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from expert_residency.text import visible
+
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.text import Text
@@ -81,14 +83,14 @@ class Sheet:
     """A table to be printed by rich; `add_row` takes plain text, in which nothing is markup."""
 
     def __init__(self, title: str | None, columns: Sequence[Column]) -> None:
-        self.title, self.columns = title, list(columns)
+        self.title, self.columns = None if title is None else visible(title), list(columns)
         self.rows: list[tuple[list[str], str | None]] = []
 
     def add_row(self, *cells: str, style: str | None = None) -> None:
         """Add a row; cells that are not given at its end stay empty."""
         if len(cells) > len(self.columns):
             raise ValueError(f"{len(cells)} cells for {len(self.columns)} columns")
-        self.rows.append((list(cells), style))
+        self.rows.append(([visible(cell) for cell in cells], style))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         from rich.text import Text

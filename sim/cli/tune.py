@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.common import caution, number, percent, show, table
+from expert_residency.sim.cli.common import caution, number, percent, say, show, table
 from expert_residency.sim.cli.progress import Bar
 
 FileArg = Annotated[Path, typer.Argument(metavar="TUNE.toml", help="Choices with {parameters}, and their ranges.")]
@@ -27,7 +27,7 @@ def tune_command(file: FileArg, out: OutOpt, trials: TrialsOpt = 50, resume: Res
         with Bar("trials") as bar:
             result = tune(file, out, trials=trials, resume=resume, progress=bar.update)
     except KeyboardInterrupt:
-        typer.echo(f"residency: interrupted; finished trials are in {out}, go on with --resume", err=True)
+        say(f"residency: interrupted; finished trials are in {out}, go on with --resume", err=True)
         raise SystemExit(130) from None
     columns = [
         "eviction",
@@ -51,6 +51,6 @@ def tune_command(file: FileArg, out: OutOpt, trials: TrialsOpt = 50, resume: Res
                 number(row["ms_per_token"]), number(row["tokens_per_s"]), percent(row["hit_rate"]),
             )  # fmt: skip
     show(rows)
-    typer.echo(f"{len(result.frame)} different cells, {len(result.failed)} without numbers; {out}")
+    say(f"{len(result.frame)} different cells, {len(result.failed)} without numbers; {out}")
     caution([f"{case['text']} ({case['count']} cells)" for case in row_caveats(result.frame)])
-    typer.echo(f"next: residency report {out} --out report.html")
+    say(f"next: residency report {out} --out report.html")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.common import JsonOpt, number, percent, picture, show, table, write_json
+from expert_residency.sim.cli.common import JsonOpt, number, percent, picture, say, show, table, write_json
 
 if TYPE_CHECKING:
     from expert_residency.sim.validation.cases import Bounds, Case, Summary
@@ -92,9 +92,9 @@ def validate(
             *said,
             *([f"{len(left)} published rows cannot be predicted: --cases"] if left and not every else []),
         ]:
-            typer.echo(line)
+            say(line)
         for line in past:
-            typer.echo(f"past the limit: {line}")
+            say(f"past the limit: {line}")
     if check and past:
         raise typer.Exit(1)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.common import MODEL_FORMS, JsonOpt, caution, number, show, table, write_json
+from expert_residency.sim.cli.common import MODEL_FORMS, JsonOpt, caution, number, say, show, table, write_json
 
 
 @app.command()
@@ -86,7 +86,7 @@ def vram(
     show(shown)
     caution(texts(found))
     if misfit is not None:
-        typer.echo(f"host {host}: {misfit}")
+        say(f"host {host}: {misfit}")
         return
     held = table(f"host {host}", ["memory", "GiB"])
     for name, nbytes in memory.items():

@@ -25,6 +25,7 @@ from expert_residency.sim.report.data import (
 from expert_residency.sim.sweep.dataset import read_dataset
 from expert_residency.sim.sweep.folder import PLAN
 from expert_residency.sim.sweep.plan import read_plan
+from expert_residency.text import inert_json, inert_script
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,11 +80,9 @@ def render(frame: pd.DataFrame, name: str) -> str:
     parts = {
         "title": html.escape(name),
         "style": _file("style.css"),
-        "libraries": vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
-            "</script", "<\\/script"
-        ),
+        "libraries": inert_script(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")),
         "script": _file("app.js"),
-        "data": json.dumps(data, allow_nan=False, separators=(",", ":")).replace("</", "<\\/"),
+        "data": inert_json(json.dumps(data, allow_nan=False, separators=(",", ":"))),
         "figures": "\n".join(
             f'<section class="chart" id="{f.key}"><h2>{html.escape(f.title)}</h2><p>{html.escape(f.caption)}</p>'
             '<div class="plots"></div></section>'

@@ -54,7 +54,7 @@ def default_sweep(
     constants = {"miss": MISS} | {
         key: axes.pop(key)[0] for key in [*axes] if key not in AXES and len(axes[key]) == 1
     }
-    lines = ['name = "' + Path(trace).name.replace('"', "'") + '"', 'misfits = "record"', "", "[traces.trace]"]
+    lines = [f"name = {_toml(Path(trace).name)}", 'misfits = "record"', "", "[traces.trace]"]
     lines += [f"{key} = {_toml(value)}" for key, value in ref.items()]
     constants = {key: value for key, value in constants.items() if key not in axes}
     lines += ["", "[constants]", *(f"{key} = {_toml(value)}" for key, value in constants.items())]
@@ -64,5 +64,5 @@ def default_sweep(
 
 
 def _toml(value: Any) -> str:
-    # Strings, numbers, flags and lists of them look the same in JSON and TOML.
-    return json.dumps(value, ensure_ascii=False)
+    # Strings, numbers, flags and lists of them look the same in JSON and TOML, but for one letter.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
