@@ -85,14 +85,16 @@ def readers(draw: random.Random, folder: Path) -> list[str]:
     """Foreign formats, byte by byte; gzipped now and then."""
     import gzip
 
-    name = draw.choice(sorted(path.name for path in (folder / "foreign").iterdir()))
-    path = folder / "foreign" / name
+    files = json.loads((folder / "foreign.json").read_text())
+    kind = draw.choice(sorted(files))
+    path = folder / "foreign" / files[kind]
     data = damaged_bytes(draw, path.read_bytes())
     path.write_bytes(damaged_bytes(draw, gzip.compress(data, mtime=0)) if draw.random() < 0.1 else data)
-    kind = "routing-npz" if path.suffix == ".npz" else path.stem
     how = [] if draw.random() < 0.3 else ["--format", kind]
+    how += ["-o", "prompt_tokens=3", "-o", "routing=softmax"] if kind == "router-logits" else []
     sized = [] if kind in ("bigmoe-edge", "moe-trace-csv") and draw.random() < 0.8 else ["--model", "small.toml"]
-    return ["inspect", str(path), *how, *sized]
+    partial = ["--partial"] if draw.random() < 0.2 else []
+    return ["inspect", str(path), *how, *sized, *partial]
 
 
 def parquet(draw: random.Random, folder: Path) -> list[str]:
@@ -221,9 +223,19 @@ def parameters(draw: random.Random, folder: Path) -> list[str]:
     ]
 
 
+def placements(draw: random.Random, folder: Path) -> list[str]:
+    """Profiles of placements, binary and CSV."""
+    name = draw.choice(("profile.strp", "profile.csv"))
+    path = folder / name
+    path.write_bytes(damaged_bytes(draw, path.read_bytes()))
+    policy = "strp" if name.endswith("strp") else "profile"
+    rest = ["--slots-per-layer", "2", "--eviction", "lru", "--simulator", "reference"]
+    return ["replay", "t.parquet", "--placement", f"{policy}:file={name}", *rest]
+
+
 KERNEL = "EXPERT_RESIDENCY_FUZZ_KERNEL"
 """If set, some policies also run in the compiled kernel, which takes long to compile each of them once."""
-TARGETS: dict[str, Make] = {f.__name__: f for f in (readers, parquet, toml, results, parameters)}
+TARGETS: dict[str, Make] = {f.__name__: f for f in (readers, parquet, toml, results, parameters, placements)}
 
 
 def prepare(folder: Path) -> None:
@@ -231,15 +243,18 @@ def prepare(folder: Path) -> None:
     from expert_residency.sim.cli import main
     from expert_residency.sim.testing.cases import random_trace
     from expert_residency.traces import write_parquet
-    from tests.trace_files import write_all
+    from tests.trace_files import write_all, write_more
 
     os.chdir(folder)
     (folder / "foreign").mkdir()
-    write_all(folder / "foreign")
+    files = write_all(folder / "foreign") | write_more(folder / "foreign")
+    (folder / "foreign.json").write_text(json.dumps({kind: path.name for kind, path in files.items()}))
     write_parquet(random_trace(3, passes=8), folder / "t.parquet")
     (folder / "small.toml").write_text(toml_text(MODEL))
     (folder / "sweep.toml").write_text(toml_text(SWEEP))
+    (folder / "profile.csv").write_text("layer,expert,count\n0,1,5\n1,2,3\n2,0,1.5\n")
     for args in (
+        ["placement", "t.parquet", "--slots", "4", "--out", "profile.strp"],
         ["run", "--trace", "t.parquet", *RUN, "--json", "result.json"],
         ["sweep", "sweep.toml", "--out", "swept", "--workers", "1", "--simulator", "reference"],
     ):

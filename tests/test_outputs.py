@@ -34,6 +34,8 @@ COMMANDS = {
     "import OUT": "import tiny.parquet {}.parquet",
     "inspect --json": "inspect tiny.parquet --json {}",
     "list --json": "list policies --json {}",
+    "model --json": "model granite-3.0-1b-a400m --json {}",
+    "model --out": "model granite-3.0-1b-a400m --out {}.toml",
     "placement --out": "placement tiny.parquet --slots 4 --out {}",
     "predictor --json": f"predictor tiny.parquet {RUN} --json {{}}",
     "predictor --plot": f"predictor tiny.parquet {RUN} --plot {{}}.png",

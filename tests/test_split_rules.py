@@ -362,3 +362,12 @@ class TestCommand:
         with pytest.raises(SystemExit) as stop:
             main(["split", "--model", "mixtral-8x7b", "--gpu", "rtx-3070", "--simulate", "0", *more])
         assert stop.value.code == 0
+
+
+def test_a_pattern_that_does_not_come_to_an_end_is_refused(monkeypatch):
+    monkeypatch.setattr("expert_residency.sim.split.rules._PATTERN_SECONDS", 1)
+    with pytest.raises(SimError, match=r"takes more than 1 s on the names of tensors"):
+        parse_rules([r"(([a-z_.0-9]+)*)*X=CPU"], 0, range(48))
+    rules = parse_rules([r"blk\.(1|2)[0-9]*\.ffn_.*_exps\.=CPU"], 0, range(48))
+    found = [rules[0].pattern.search(tensor(layer, "up")) is not None for layer in (1, 3, 12)]
+    assert found == [True, False, True]

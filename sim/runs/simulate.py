@@ -265,18 +265,10 @@ def _check_vram(
     A run is not told the length of its context, and the reserve is the engine's choice: `sim.choices.vram` counts
     both.
     """
+    by_layer = spec.capacity.scope == "layer"
+    needs = vram_needs(geometry, machine.layer_card, room, by_layer=by_layer, staging_slots=staging_slots)
     for number, card in enumerate(machine.cards):
-        layers = [i for i, c in enumerate(machine.layer_card) if c == number]
-        if spec.capacity.scope == "layer":
-            cache = sum(room[i] for i in layers)
-        else:
-            cache = room[number] if number < len(room) else 0
-        cache += staging_slots * max((geometry.expert_bytes[i] for i in layers), default=0)
-        dense = sum(geometry.dense_bytes[i] for i in layers)
-        if number == machine.layer_card[0]:
-            dense += geometry.dense_only_bytes
-        if number == machine.layer_card[-1]:
-            dense += geometry.head_bytes
+        cache, dense = needs.get(number, (0, 0))
         usable = card.gpu.vram_usable_bytes
         if cache + dense > usable:
             raise MisfitError(
@@ -285,6 +277,40 @@ def _check_vram(
                 f"{max(0, usable - dense) / 2**20:.0f}MiB are left for experts, context and the "
                 "engine's reserve not counted (residency vram)"
             )
+
+
+def vram_needs(
+    geometry: ModelGeometry, layer_card: Sequence[int], room: Sequence[int], *, by_layer: bool, staging_slots: int
+) -> dict[int, tuple[int, int]]:
+    """What each card holds: its part of the expert cache with the staging ring, and all weights beside it.
+
+    Parameters
+    ----------
+    geometry
+        The model.
+    layer_card : (layers,)
+        Card of each layer.
+    room
+        Bytes of each scope: of each layer if `by_layer`, else of each card.
+    by_layer
+        What `room` is of.
+    staging_slots
+        Buffers of a card, each for its largest expert.
+
+    Returns
+    -------
+    dict of card to (cache bytes, weight bytes)
+        Cards that have layers; layers without experts are on the first of them, the head is on the last.
+    """
+    needs = {}
+    for card in dict.fromkeys(layer_card):
+        layers = [i for i, c in enumerate(layer_card) if c == card]
+        cache = sum(room[i] for i in layers) if by_layer else room[card]
+        cache += staging_slots * max(geometry.expert_bytes[i] for i in layers)
+        weights = sum(geometry.dense_bytes[i] for i in layers)
+        weights += geometry.dense_only_bytes if card == layer_card[0] else 0
+        needs[card] = cache, weights + (geometry.head_bytes if card == layer_card[-1] else 0)
+    return needs
 
 
 def _page_cache(

@@ -9,6 +9,8 @@ names stays on the card of its layer. Nothing is cached: a placement is fixed.
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +24,9 @@ from expert_residency.traces import ModelGeometry
 
 KINDS = ("gate", "up", "down")
 CPU = -1
+_PATTERN_SECONDS = 5
+_REPEATS = re.compile(r"[*+{]")
+_TRY = "import re, sys; [re.search(sys.argv[1], name) for name in sys.stdin.read().split()]"
 _DEVICE = re.compile(r"CUDA(\d+)$|CPU$")
 
 
@@ -104,7 +109,8 @@ def parse_rules(overrides: Sequence[str], n_cpu_moe: int = 0, layer_ids: Sequenc
     Raises
     ------
     SimError
-        A rule without a device, an unknown device, a pattern that does not compile, more layers than there are.
+        A rule without a device, an unknown device, a pattern that does not compile or does not come to an end on
+        the names of tensors, more layers than there are.
     """
     rules = []
     for text in (part for given in overrides for part in _split(given)):
@@ -117,12 +123,30 @@ def parse_rules(overrides: Sequence[str], n_cpu_moe: int = 0, layer_ids: Sequenc
         except re.error as error:
             raise SimError(f"rule {text!r}: the pattern does not compile ({error})") from None
         rules.append(Rule(compiled, int(found[1]) if found[1] else CPU, text))
+    _check_ends(rules, layer_ids)
     total = (layer_ids[-1] + 1) if layer_ids else n_cpu_moe
     if not 0 <= n_cpu_moe <= total:
         raise SimError(f"--n-cpu-moe {n_cpu_moe}: the model has {total} layers")
     pattern = r"blk\.{}\.ffn_(up|down|gate)_(ch|)exps"  # llama.cpp's own
     layers = range(n_cpu_moe)
     return rules + [Rule(re.compile(pattern.format(n)), CPU, f"--n-cpu-moe {n_cpu_moe}") for n in layers]
+
+
+def _check_ends(rules: Sequence[Rule], layer_ids: Sequence[int]) -> None:
+    """Try patterns that repeat more than once in another process: some take longer than anyone waits."""
+    repeating = [rule for rule in rules if len(_REPEATS.findall(rule.pattern.pattern)) > 1]
+    names = [tensor(layer_id, kind) for layer_id in layer_ids or range(1) for kind in KINDS]
+    for rule in repeating:
+        try:
+            subprocess.run(
+                [sys.executable, "-I", "-S", "-c", _TRY, rule.pattern.pattern], input="\n".join(names), text=True,
+                check=True, timeout=_PATTERN_SECONDS, capture_output=True,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise SimError(
+                f"rule {rule.text!r}: the pattern takes more than {_PATTERN_SECONDS} s on the names of "
+                "tensors; write it without repetitions inside repetitions"
+            ) from None
 
 
 def _split(text: str) -> list[str]:

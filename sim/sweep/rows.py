@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from expert_residency.policies import create, sees_future
+from expert_residency.sim.choices.prefetch_rule import parse_insertion
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import FIELDS, RunSpec
+from expert_residency.sim.runs.simulate import vram_needs
 from expert_residency.sim.sweep.cells import Cell
 from expert_residency.sim.timed.binding import binding_sentence
 from expert_residency.sim.timed.result import CAUSES, TIERS, RunResult
@@ -60,7 +62,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("capacity_bytes", "int64", "bytes", "room for experts on all cards together"),
     *map(_choice, POLICY_COLUMNS),
     Column("oracle", "bool", "", "whether a policy sees the future: a bound, not a candidate"),
-    Column("vram_bytes", "int64", "bytes", "expert cache, dense weights and head on all cards"),
+    Column("vram_bytes", "int64", "bytes", "expert cache, staging ring and all other weights on all cards"),
     Column("cached_share", "double", "1", "capacity over the bytes of all experts"),
     Column("cycles", "double", "1", "capacity over the bytes that one token touches"),
     Column("tokens", "int64", "tokens", "emitted by all passes"),
@@ -142,12 +144,15 @@ def room_row(trace: RoutingTrace, spec: RunSpec) -> Row:
     capacity = spec.capacity  # quotas share out a card's bytes, and add none
     if capacity.quotas != "equal":
         capacity = replace(capacity, scope="global", quotas="equal")
-    room = sum(capacity.per_scope(geometry, layer_card))
+    scopes = capacity.per_scope(geometry, layer_card)
+    ring = parse_insertion(spec.insertion).staging_slots
+    needs = vram_needs(geometry, layer_card, scopes, by_layer=capacity.scope == "layer", staging_slots=ring)
+    room = sum(scopes)
     return {
         "passes": trace.n_passes,
         "model": geometry.label,
         "capacity_bytes": room,
-        "vram_bytes": room + sum(geometry.dense_bytes) + geometry.head_bytes,
+        "vram_bytes": sum(map(sum, needs.values())),
         "cached_share": room / geometry.all_expert_bytes,
         "cycles": room / geometry.token_cycle_bytes,
         "oracle": sees_future(spec.eviction, spec.prefetch, spec.placement, spec.capacity.quotas),
