@@ -3,8 +3,8 @@
     python -m tests.fuzz --seconds 60 --seed 1 [--only readers,toml] [--cases 17,41] [--keep FOLDER]
 
 A case is made from the seed and its number alone, and runs in a process of its own. It must end with exit code 0,
-or with 2 and a last line on stderr that begins with `residency: `; whatever else it does is printed and makes this
-program end with 1.
+or with 2 and a last line on stderr that begins with `residency: ` (for options also `Error: `); whatever else it
+does is printed and makes this program end with 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz_damage import NUMBERS, damaged_bytes, damaged_tree, toml_text
+from tests.fuzz_damage import NUMBERS, WORDS, damaged_bytes, damaged_tree, toml_text
 
 CPU_SECONDS = 20
 WALL_SECONDS = 200
@@ -233,9 +233,36 @@ def placements(draw: random.Random, folder: Path) -> list[str]:
     return ["replay", "t.parquet", "--placement", f"{policy}:file={name}", *rest]
 
 
+def options(draw: random.Random, folder: Path) -> list[str]:
+    """Values of options as they are mistyped."""
+    from typer.main import get_command
+
+    from expert_residency.sim.cli import app
+
+    name = draw.choice(sorted(COMMANDS))
+    parameters = get_command(app).commands[name].params  # type: ignore[attr-defined]
+    named = [parameter.opts[-1] for parameter in parameters if parameter.opts[-1].startswith("--")]
+    words = [str(word).replace("\0", "") for word in (*NUMBERS, *WORDS)]
+    chosen = [draw.choice(named) for _ in range(draw.choice((1, 1, 2)))]
+    given = [part for option in chosen if option not in WRITING for part in (option, draw.choice(words))]
+    return [name, *COMMANDS[name].split(), *given]
+
+
+WRITING = ("--json", "--out", "--plot", "--timeline", "--plots", "--workers", "--help")
+PLACE = "--hardware tesla-p40 --capacity 2/layer"
+COMMANDS = {
+    "inspect": "t.parquet", "run": f"--trace t.parquet {PLACE}", "window": "t.parquet", "list": "policies",
+    "replay": "t.parquet --capacity 2/layer --eviction lru", "curve": "t.parquet --points 2 --eviction lru",
+    "placement": "t.parquet --slots 4 --out p.strp", "drafts": f"t.parquet {PLACE}", "score": "result.json",
+    "vram": "--model granite-3.0-1b-a400m --hardware rtx-5070", "model": "granite-3.0-1b-a400m",
+    "split": "--model granite-3.0-1b-a400m --gpu tesla-p40 --simulate 0", "report": "swept --out r.html",
+    "import": "t.parquet u.parquet", "sweep": f"--trace t.parquet --out new --workers 1 {PLACE} --prefetch none",
+}  # fmt: skip
 KERNEL = "EXPERT_RESIDENCY_FUZZ_KERNEL"
 """If set, some policies also run in the compiled kernel, which takes long to compile each of them once."""
-TARGETS: dict[str, Make] = {f.__name__: f for f in (readers, parquet, toml, results, parameters, placements)}
+TARGETS: dict[str, Make] = {
+    f.__name__: f for f in (readers, parquet, toml, results, parameters, placements, options)
+}
 
 
 def prepare(folder: Path) -> None:
@@ -331,7 +358,7 @@ def verdict(status: int, said: str) -> str:
     code, lines = os.WEXITSTATUS(status), [line for line in said.splitlines() if line.strip()]
     if code not in (0, 2):
         return f"exit code {code}: {' | '.join(lines[-3:])[:400]}"
-    if code == 2 and (not lines or not lines[-1].startswith("residency: ")):
+    if code == 2 and (not lines or not lines[-1].startswith(("residency: ", "Error: "))):
         return f"no sentence: {' | '.join(lines[:3])[:400]}"
     strange = [line for line in lines if "Warning:" in line or line.startswith(("Traceback", "Exception"))]
     return f"exit code {code} with {strange[0][:400]}" if strange else ""

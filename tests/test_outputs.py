@@ -257,3 +257,23 @@ def fill(path: Path) -> None:
     with Timeline(path, random_trace(3).geometry, "x") as made:
         for number in range(20_000):
             made.filling(number, 1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "inspect tiny.parquet --json tiny.parquet",
+        "inspect tiny.parquet --json=link",
+        f"run --trace ./tiny.parquet {RUN} --timeline tiny.parquet",
+        f"run --trace=tiny.parquet {RUN} --json link",
+        "replay link --slots-per-layer 2 --eviction lru --json tiny.parquet",
+    ],
+)
+def test_what_a_command_reads_it_does_not_write_over(command: str, here: Path, capsys: Any) -> None:
+    (here / "link").symlink_to("tiny.parquet")
+    before = (here / "tiny.parquet").read_bytes()
+    with pytest.raises(SystemExit) as stopped:
+        main(command.split())
+    assert stopped.value.code == 2
+    assert "is read by this command, so it is not written over" in capsys.readouterr().err
+    assert (here / "tiny.parquet").read_bytes() == before

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from expert_residency.errors import TraceError
 
-MOST_TIMES = 500
+MOST_TIMES = 100
 """Packed traces shrink by 3 to 20; gzip shrinks zeros by 1,030."""
 ALWAYS_BYTES = 1 << 30
 """What may come out of any file."""

@@ -6,6 +6,7 @@ Errors of the user's making (`UserError`) become one sentence on stderr and exit
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from typing import Annotated, Any
 
@@ -83,6 +84,7 @@ def main(args: list[str] | None = None) -> None:
     _register()
     try:
         try:
+            _keep_inputs(sys.argv[1:] if args is None else args)
             app(args=args, standalone_mode=True)
         finally:
             sys.stdout.flush()  # while a full disk can still be said in a sentence
@@ -103,6 +105,33 @@ def main(args: list[str] | None = None) -> None:
         sys.stderr.write(f"residency: {place}: cannot be read or written ({error.strerror or error})\n")
         _drop_output()
         raise SystemExit(2) from None
+
+
+_OUTPUTS = ("--json", "--out", "--plot", "--timeline")
+
+
+def _keep_inputs(words: list[str]) -> None:
+    """Refuse to write over a file that the same command reads.
+
+    Raises
+    ------
+    UserError
+        An output is, by whatever name, a file that is named elsewhere on the command line.
+    """
+    from expert_residency.errors import UserError
+
+    outputs, rest, values = [], [], iter(words)
+    for word in values:
+        option, equals, value = word.partition("=")
+        if option in _OUTPUTS:
+            outputs.append(value if equals else next(values, ""))
+        else:
+            rest.append(value if equals and option.startswith("--") else word)
+    inputs = [word for word in rest if os.path.isfile(word)]
+    for output in filter(os.path.isfile, outputs):
+        for name in inputs:
+            if os.path.samefile(output, name):
+                raise UserError(f"{output} is read by this command, so it is not written over; name another file")
 
 
 def _drop_output() -> None:
