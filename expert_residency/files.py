@@ -25,13 +25,16 @@ def check_output(path: str | os.PathLike[str]) -> None:
     Raises
     ------
     FileError
-        It is a folder, or its folder is not there.
+        It is a folder, its folder is not there, or nothing can be written there.
     """
     target = _target(path)
     if target.is_dir():
         raise FileError("cannot be written (it is a folder)", path=path)
     if not target.parent.is_dir():
         raise FileError(f"cannot be written (there is no folder {target.parent})", path=path)
+    if not os.access(target if target.exists() else target.parent, os.W_OK):
+        what = "it" if target.exists() else f"the folder {target.parent}"
+        raise FileError(f"cannot be written ({what} is read-only, or belongs to somebody else)", path=path)
 
 
 def _target(path: str | os.PathLike[str]) -> Path:
@@ -39,11 +42,19 @@ def _target(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.realpath(path) if os.path.islink(path) else path)
 
 
+def _replaceable(target: Path) -> bool:
+    """Whether another file may take its place: not a pipe, a device, a mounted file, or one in a closed folder."""
+    if not target.exists():
+        return True
+    return target.is_file() and not os.path.ismount(target) and os.access(target.parent, os.W_OK)
+
+
 @contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Name of a file to write instead of `path`, which takes its place at the end; removed if that is not reached.
 
-    A link is followed. What is there and is no regular file (a pipe, a device) is not replaced but written to.
+    A link is followed, a file's mode stays. What cannot be replaced (a pipe, a device, a mounted file, a file in a
+    folder where nothing can be made) is written to.
 
     Raises
     ------
@@ -51,20 +62,22 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
         The file cannot be written.
     """
     check_output(path)
+    target = _target(path)
     try:
-        if os.path.exists(path) and not os.path.isfile(path):
+        if not _replaceable(target):
             with tempfile.TemporaryDirectory() as folder:
-                part = Path(folder, Path(path).name)
+                part = Path(folder, target.name)
                 yield part
-                with part.open("rb") as source, open(path, "wb") as special:
-                    shutil.copyfileobj(source, special)
+                with part.open("rb") as source, target.open("wb") as file:
+                    shutil.copyfileobj(source, file)
             return
-        target = _target(path)
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
             yield part
             with part.open("r+b") as file:
                 os.fsync(file.fileno())
+            if target.exists():
+                shutil.copymode(target, part)
             part.replace(target)
         finally:
             part.unlink(missing_ok=True)

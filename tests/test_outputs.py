@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from expert_residency.errors import FileError
-from expert_residency.files import atomic
+from expert_residency.files import atomic, check_output
 from expert_residency.sim.cli import _register, app, main
 from expert_residency.sim.cli.common import picture, writable
 from expert_residency.sim.cli.import_ import parquet
@@ -210,7 +210,7 @@ def test_a_full_or_read_only_disk_is_a_sentence(
         main(COMMANDS[name].format(folder / "out").split())
     said = capsys.readouterr().err
     assert stopped.value.code == 2
-    assert "No space left on device" in said or "Read-only file system" in said
+    assert ("No space left on device" if disk == "full_disk" else "is read-only, or belongs to") in said
     assert said.startswith("residency: ")
     assert said.count("\n") == 1
     assert sorted(folder.iterdir()) == before
@@ -277,3 +277,51 @@ def test_what_a_command_reads_it_does_not_write_over(command: str, here: Path, c
     assert stopped.value.code == 2
     assert "is read by this command, so it is not written over" in capsys.readouterr().err
     assert (here / "tiny.parquet").read_bytes() == before
+
+
+def test_a_file_keeps_its_mode(tmp_path: Path) -> None:
+    target = tmp_path / "t.json"
+    target.write_text("old")
+    target.chmod(0o600)
+    with atomic(target) as part:
+        part.write_text("new")
+    assert (target.read_text(), target.stat().st_mode & 0o777) == ("new", 0o600)
+
+
+def test_a_mounted_file_is_written_to(tmp_path: Path) -> None:
+    """As a container has it, into which one file was mounted."""
+    real, mounted_on = tmp_path / "real", tmp_path / "file"
+    with Path("/dev/shm").joinpath(f"real-{os.getpid()}").open("w") as file:
+        real = Path(file.name)
+    mounted_on.touch()
+    bind = ["mount", "--bind", real, mounted_on]
+    if subprocess.run(bind, capture_output=True, check=False).returncode:
+        real.unlink()
+        pytest.skip("mounting needs an administrator")
+    try:
+        with atomic(mounted_on) as part:
+            part.write_text("new")
+        assert real.read_text() == "new"
+    finally:
+        subprocess.run(["umount", mounted_on], check=True)
+        real.unlink()
+
+
+def test_a_file_in_a_closed_folder_is_written_to_and_a_closed_one_refused(tmp_path: Path) -> None:
+    if not hasattr(os, "geteuid") or os.geteuid() == 0:
+        pytest.skip("nothing is closed to an administrator")
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    (closed / "open").write_text("old")
+    (closed / "shut").write_text("old")
+    (closed / "shut").chmod(0o400)
+    closed.chmod(0o500)
+    try:
+        with atomic(closed / "open") as part:
+            part.write_text("new")
+        assert (closed / "open").read_text() == "new"
+        for name in ("shut", "new"):
+            with pytest.raises(FileError, match="is read-only, or belongs to somebody else"):
+                check_output(closed / name)
+    finally:
+        closed.chmod(0o700)
