@@ -1,9 +1,15 @@
-"""Table of `models.md`: the packaged models."""
+"""Tables of `models.md`: the packaged models, and their sizes beside published ones."""
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 from expert_residency.text import markdown
 from expert_residency.traces import list_models, load_model
+from expert_residency.traces.geometry import read_model
+
+PUBLISHED = Path(__file__).resolve().parents[1] / "tests" / "published_sizes.csv"
 
 
 def packaged() -> str:
@@ -23,3 +29,15 @@ def packaged() -> str:
         )
     heads = ["model", "MoE layers", "experts", "all experts GiB", "the rest GiB", "quantizations"]
     return markdown(heads, rows)
+
+
+def sizes() -> str:
+    """Packaged models whose files somebody published the size of."""
+    rows = []
+    with PUBLISHED.open(newline="") as file:
+        for row in csv.DictReader(file):
+            ours = read_model(row["model"]).quants[row["quant"]].file_bytes / 2**30
+            off = 100 * (ours / float(row["gib"]) - 1)
+            label, published = f"`{row['model']}/{row['quant']}`", f"{float(row['gib']):,.2f}"
+            rows.append([label, f"{ours:,.2f}", published, f"{off:+.2f} %", row["differs"]])
+    return markdown(["model", "here GiB", "published GiB", "off", "why"], rows)

@@ -19,7 +19,14 @@ from expert_residency.traces.session import SessionShape
 if TYPE_CHECKING:
     from expert_residency.traces.model_file import ModelFile
 
-MODELS = Shelf("expert_residency.traces", "models", "model", TraceError)
+
+@cache
+def _aliases() -> dict[str, str]:
+    """Other names of packaged models, of those with the same shapes."""
+    return {alias: name for name in MODELS.names() for alias in MODELS.read(name).get("aliases", ())}
+
+
+MODELS = Shelf("expert_residency.traces", "models", "model", TraceError, aliases=_aliases)
 """Where model files are."""
 LARGEST_ID = (1 << 15) - 1
 """Of a layer or an expert: ids of traces have 16 bits."""
@@ -27,6 +34,10 @@ LARGEST_BYTES = 1 << 60
 """Of a whole model: sums of it stay integers of 64 bits."""
 
 _PLAIN_SIZES = ("head_bytes", "dense_only_bytes", "expert_params", "hidden_size", "handoff_bytes", "total_layers")
+
+
+def _is_packaged(name: str) -> bool:
+    return name.lower() in MODELS.names() or name.lower() in _aliases()
 
 
 @dataclass(frozen=True)
@@ -216,7 +227,7 @@ def load_model(spec: str, quant: str | None = None) -> ModelGeometry:
         As `read_model`, or an unknown quantization (the valid ones are listed).
     """
     name, _, tail = spec.partition("/")
-    if name.lower() in MODELS.names():
+    if _is_packaged(name):
         spec, quant = name, quant or tail or None
     data = read_model(spec)
     return _build(data, quant or data.default_quant)
@@ -239,7 +250,7 @@ def read_model(spec: str) -> ModelFile:
     from expert_residency.traces.model_file import ModelFile
     from expert_residency.traces.weights import is_weights, read_weights
 
-    if spec.lower() not in MODELS.names():
+    if not _is_packaged(spec):
         if is_weights(spec):
             return read_weights(spec)
         if "/" in spec and not spec.endswith(".toml"):

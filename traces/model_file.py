@@ -112,6 +112,8 @@ class ModelFile(Table):
 
     name: str
     """As users type it."""
+    aliases: list[str] = []
+    """Other names of a packaged model, of those with the same shapes."""
     description: str = ""
     """What it is, in a line."""
     total_layers: int = Field(ge=1, le=LARGEST_ID)

@@ -12,8 +12,9 @@ from expert_residency.traces.weights.ggml_types import FILE_TYPES
 from expert_residency.traces.weights.gguf import Header, Tensor, Value, read_header
 
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
-_MERGED = re.compile(r"ffn_\w+_(?:exps|chexps)\.")
-"""All experts of a layer in one tensor, experts last; `chexps` are those of grovemoe, each for several others."""
+_MERGED = re.compile(r"ffn_\w+_(?:exps|chexps)\.(?:weight|bias)")
+"""All experts of a layer in one tensor, experts last; `chexps` are those of grovemoe, each for several others.
+Scales of whole experts (gemma4) belong to the router."""
 _APIECE = re.compile(r"ffn_(?:gate|up|down)\.(\d+)\.weight")
 """A tensor an expert, as in files of before April 2024."""
 _OTHER = ("v.", "mm.", "a.", "enc.")
