@@ -257,6 +257,11 @@ class HardwareProfile(Section):
     ram: Ram
     disk: Disk
 
+    @property
+    def one_memory(self) -> bool:
+        """Whether card and processor have the same memory: `ram` is then what the card leaves of it."""
+        return self.link.pcie in ("unified", "none")
+
 
 def parse_profile(data: dict[str, Any], where: object) -> HardwareProfile:
     """Check a profile read from TOML.

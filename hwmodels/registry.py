@@ -15,11 +15,14 @@ replaced whole when the file gives a new `default`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from expert_residency.errors import HardwareError
+from expert_residency.hwmodels.parts.compose import is_machine, machine
+from expert_residency.hwmodels.parts.rows import find_gpu
 from expert_residency.hwmodels.profile import HardwareProfile, parse_profile
 from expert_residency.toml import Shelf, is_path
 
@@ -36,12 +39,13 @@ def profile_aliases() -> dict[str, str]:
 
 
 def load_profile(name_or_path: str | Path) -> HardwareProfile:
-    """A profile by name, alias, or path of a TOML file.
+    """A profile by name, alias, path of a TOML file, or parts (`hwmodels.parts`).
 
     Parameters
     ----------
     name_or_path
-        Anything that ends in ``.toml`` or holds a slash is a path.
+        Anything that ends in ``.toml`` or holds a slash is a path; what is no profile's name may be a card of the
+        table, or `CARD:cpu=...,ram=...,link=...`.
 
     Raises
     ------
@@ -51,7 +55,33 @@ def load_profile(name_or_path: str | Path) -> HardwareProfile:
     """
     if isinstance(name_or_path, Path) or is_path(name_or_path):
         return parse_profile(PROFILES.load(name_or_path), name_or_path)
-    return _load_shipped(profile_aliases().get(name_or_path, name_or_path))
+    name = profile_aliases().get(name_or_path, name_or_path)
+    if name not in PROFILES.names() and is_machine(name):
+        return parse_profile(machine_tables(name), f"machine {name}")
+    if name not in PROFILES.names() and (card := find_gpu(name)) is not None:
+        raise HardwareError(
+            f"unknown hardware profile {name!r}; did you mean {card.name}? (residency list hardware, gpus)"
+        )
+    return _load_shipped(name)
+
+
+@cache
+def machine_tables(text: str) -> dict[str, Any]:
+    """What the file of a machine from parts would hold.
+
+    Raises
+    ------
+    HardwareError
+        A part that no table has.
+    """
+    return _merge(PROFILES.load("_generic", 1), machine(text, _known()))
+
+
+@cache
+def _known() -> dict[str, dict[str, Any]]:
+    """Shipped profiles by name and alias, bases merged in."""
+    own = {name: PROFILES.load(name) for name in PROFILES.names()}
+    return own | {alias: own[name] for alias, name in profile_aliases().items()}
 
 
 @cache
@@ -79,3 +109,45 @@ PROFILES = Shelf(
     "expert_residency.hwmodels", "profiles", "hardware profile", HardwareError, _over, profile_aliases
 )
 """Where profiles are."""
+
+
+def with_parts(
+    names: Sequence[str], *, cpu: str | None = None, ram: str | None = None, link: str | None = None
+) -> dict[str, HardwareProfile | None]:
+    """Machines of names, each with the parts that are given.
+
+    Parameters
+    ----------
+    names
+        Profiles, files or cards.
+    cpu, ram, link
+        Parts, as `machine` takes them; None: those of the profile, or what is assumed for the card.
+
+    Returns
+    -------
+    dict
+        Name to profile; None for a shipped profile or file that is used as it is.
+
+    Raises
+    ------
+    HardwareError
+        A part that no table has, or parts beside a file.
+    """
+    parts = {"cpu": cpu, "ram": ram, "link": link}
+    given = [f"{word}={text}" for word, text in parts.items() if text is not None]
+    only_size = ram is not None and "@" not in ram and cpu is None and link is None
+    found: dict[str, HardwareProfile | None] = {}
+    for name in names:
+        shipped = is_path(name) or name in PROFILES.names() or name in profile_aliases()
+        if shipped and (not given or only_size):
+            found[name] = None
+            continue
+        if is_path(name):
+            raise HardwareError(
+                f"{given[0].partition('=')[0]} goes with the name of a card: {name} is a whole machine"
+            )
+        profile = load_profile(
+            name + (":" if given and ":" not in name else "," if given else "") + ",".join(given)
+        )
+        found[profile.name] = profile
+    return found

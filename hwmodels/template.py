@@ -6,6 +6,7 @@ out. A file that is not filled in is refused with all that is missing at once.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -143,3 +144,29 @@ def _value(known: Any) -> str:
     if isinstance(known, dict):
         return f'{{ value = {known["value"]}, kind = "{known["kind"]}", source = "base" }}'
     return f'"{known}"'
+
+
+def profile_toml(profile: HardwareProfile) -> str:
+    """A whole profile as a file that `load_profile` reads back."""
+    lines = [f"name = {json.dumps(profile.name)}", f"summary = {json.dumps(profile.summary, ensure_ascii=False)}"]
+    data = profile.model_dump(exclude_none=True, exclude={"name", "summary", "aliases"})
+    return "\n".join([*lines, *_tables(data, "")]) + "\n"
+
+
+def _tables(data: dict[str, Any], path: str) -> Iterator[str]:
+    for name, table in data.items():
+        if not table:
+            continue
+        yield f"\n[{path}{name}]"
+        inner = {key: value for key, value in table.items() if isinstance(value, dict) and "kind" not in value}
+        yield from (f"{key} = {_written(value)}" for key, value in table.items() if key not in inner)
+        yield from _tables(inner, f"{path}{name}.")
+
+
+def _written(value: Any) -> str:
+    if not isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    fields = (
+        f"{key} = {json.dumps(field, ensure_ascii=False)}" for key, field in value.items() if field is not None
+    )
+    return "{ " + ", ".join(fields) + " }"

@@ -189,3 +189,11 @@ def test_the_schema_of_a_models_file_is_the_one_that_ships() -> None:
     """Made anew by `python -m expert_residency.traces.model_file > docs/model.schema.json`."""
     shipped = Path(__file__).parents[1] / "docs" / "model.schema.json"
     assert json.loads(shipped.read_text()) == ModelFile.model_json_schema()
+
+
+def test_a_runs_own_k() -> None:
+    for g in (load_model("qwen3-30b-a3b/Q8_0:top_k=6"), load_model("qwen3-30b-a3b", "Q8_0", top_k=6)):
+        assert (g.label, g.top_k) == ("qwen3-30b-a3b/Q8_0", 6)
+    assert load_model("qwen3-30b-a3b", "Q8_0:top-k=4").top_k == 4
+    with pytest.raises(TraceError, match="top-k 200 of 128 experts is impossible"):
+        load_model("qwen3-30b-a3b:top_k=200")

@@ -105,7 +105,7 @@ def reading(line: str, stand_in: str = "", *without: str) -> dict[str, Any]:
         "-o": Refused("-o nothing", stand_in), "--requests": Refused("--requests 77", stand_in),
         "--partial": Whole(part, part + " --partial", stand_in),
         "--join": Whole(several, several + " --join file", stand_in),
-        "--phase": Refused("--phase nothing", stand_in),
+        "--phase": Refused("--phase nothing", stand_in), "--top-k": Refused("--top-k 77", stand_in),
     }  # fmt: skip
     return {option: case for option, case in cases.items() if option not in without}
 
@@ -140,6 +140,7 @@ LINES: dict[str, Line] = {
         "measure --out m --cardless --trace <in>/tiny.parquet --passes 2 --warmup 0 --disk 40GB", "",
         "sim.live.measure:measure"
     ),
+    "machine": Line("machine tesla-p40"),
     "model": Line(f"model {MODEL}"),
     "placement": Line("placement <in>/drafted.parquet", "--slots 20 --out p.strp"),
     "predictor": Line("predictor <in>/tiny.parquet", CARD, "sim.studies.predictor:study"),
@@ -212,6 +213,7 @@ CASES: dict[str, dict[str, Any]] = {
         "--engine": Refused("--engine <in>/p.engine.toml"), "--folder": "--folder <in>",
         "--disk": Refused("--disk 1MB"), "--workers": "--workers 3", "--dry-run": "--dry-run",
     },
+    "machine": {"--out": "--out m.toml", "--json": "--json out.json"},
     "model": {"--layers": "--layers", "--out": "--out m.toml", "--json": "--json out.json"},
     "placement": {
         **reading("placement {} --slots 20 --out p.strp", "", "--join"),
@@ -256,11 +258,14 @@ CASES: dict[str, dict[str, Any]] = {
     "score": {
         **{option: Refused(f"--trace <in>/tiny.parquet {words}") for option, words in (
             ("-o", "-o nothing"), ("--requests", "--requests 77"), ("--phase", "--phase nothing"),
+            ("--top-k", "--top-k 77"),
         )},
         "--trace": "--trace <in>/tiny.parquet", "--model": Refused(f"--model {MODEL}"),
         "--passes": Refused("--passes 3"), "--format": Refused("--format parquet"), "--json": "--json other.json",
     },
     "split": {
+        "--cpu": f"{SPLIT} --cpu ryzen-5-5600x",
+        "--link": f"{SPLIT} --link 3.0x1",
         "--model": alone(SPLIT, SPLIT.replace(MODEL, "olmoe-1b-7b").replace("Q8_0", "BF16")),
         "--gpu": alone(SPLIT, SPLIT.replace("rtx-3070", "tesla-p40")),
         "--quant": "--quant FP16", "--count": "--count 2", "--ram": "--ram 10500MB",

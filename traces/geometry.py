@@ -8,6 +8,7 @@ renumbered.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -218,19 +219,47 @@ def list_models() -> dict[str, list[str]]:
     return found
 
 
-def load_model(spec: str, quant: str | None = None) -> ModelGeometry:
+def load_model(spec: str, quant: str | None = None, top_k: int | None = None) -> ModelGeometry:
     """Geometry by name (`name`, `name/quant`), from a TOML file of the same form, or from the model's own files.
+
+    Parameters
+    ----------
+    spec
+        Name or file, as `read_model`; `:top_k=6` at its end says the run's own k.
+    quant
+        Quantization; by default that of `spec`, or the file's default.
+    top_k
+        Experts a token in the run that is meant, where they are not the model's.
+
+    Returns
+    -------
+    ModelGeometry
+        The model in that quantization.
 
     Raises
     ------
     TraceError
-        As `read_model`, or an unknown quantization (the valid ones are listed).
+        As `read_model`, an unknown quantization (the valid ones are listed), or an impossible k.
     """
+    spec, own_k = _with_own_k(spec)
+    name, tail = name_and_quant(spec)
+    quant, quants_k = _with_own_k(quant or tail or "")
+    top_k = top_k or own_k or quants_k
+    data = read_model(name)
+    geometry = _build(data, quant or data.default_quant)
+    return geometry.with_top_k(top_k) if top_k is not None else geometry
+
+
+def _with_own_k(text: str) -> tuple[str, int | None]:
+    """`NAME/QUANT:top_k=6` apart: experts a token in a run that were not the model's."""
+    found = re.fullmatch(r"(.*):top[-_]k=(\d+)", text)
+    return (found[1], int(found[2])) if found else (text, None)
+
+
+def name_and_quant(spec: str) -> tuple[str, str | None]:
+    """`name/quant` of a packaged model apart; a file is a name as a whole."""
     name, _, tail = spec.partition("/")
-    if _is_packaged(name):
-        spec, quant = name, quant or tail or None
-    data = read_model(spec)
-    return _build(data, quant or data.default_quant)
+    return (name, tail or None) if _is_packaged(name) else (spec, None)
 
 
 def read_model(spec: str) -> ModelFile:

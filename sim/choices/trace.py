@@ -33,6 +33,8 @@ class Reading:
         Numbers of the requests to take, such as `0,3..5`; None for all.
     phase
         Only passes of this phase; None for all.
+    top_k
+        Experts a token in the recorded run, where the format does not say it; where it does, they must be equal.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -40,10 +42,12 @@ class Reading:
     join: str = "recorded"
     requests: str | None = None
     phase: str | None = None
+    top_k: int | None = None
 
     def words(self) -> dict[str, Any]:
         """Keyword arguments of `read_trace`."""
-        return {"partial": self.partial, "join": self.join} | dict(self.options)
+        own_k = {} if self.top_k is None else {"top_k": self.top_k}
+        return {"partial": self.partial, "join": self.join} | dict(self.options) | own_k
 
     def of(self, trace: RoutingTrace) -> RoutingTrace:
         """The part of a trace that is meant.
@@ -57,7 +61,10 @@ class Reading:
 
 
 def open_trace(
-    source: str | Sequence[str], fmt: str | None, model: str | None, reading: Reading | None = None
+    source: str | Sequence[str],
+    fmt: str | None,
+    model: str | ModelGeometry | None,
+    reading: Reading | None = None,
 ) -> RoutingTrace:
     """Trace from a file, several of them, a pattern, or `bundled:NAME`.
 
@@ -85,13 +92,14 @@ def open_trace(
     """
     from expert_residency.traces import load_model, read_trace
 
-    geometry = load_model(model) if model else None
+    geometry = load_model(model) if isinstance(model, str) and model else model or None
     reading = reading or Reading()
     sources = [source] if isinstance(source, str) else list(source)
     if len(sources) == 1 and sources[0].startswith("bundled:"):
         from expert_residency.traces.bundled import load
 
         no_file = {"--format": fmt is not None, "--partial": reading.partial, "--join": reading.join != "recorded"}
+        no_file["--top-k"] = reading.top_k is not None
         no_file |= {f"-o {name}": True for name in reading.options}
         if useless := [option for option, is_given in no_file.items() if is_given]:
             raise SimError(f"{useless[0]}: {sources[0]} has a format of its own; it goes with a file")

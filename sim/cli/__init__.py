@@ -58,6 +58,7 @@ def _register() -> None:
         import_,
         inspect,
         list_,
+        machine,
         measure,
         model,
         placement,

@@ -9,7 +9,7 @@ import typer
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import JsonOpt, say, show, table, write_json
 
-KINDS = ("policies", "hardware", "models", "formats", "engines", "traces")
+KINDS = ("policies", "hardware", "gpus", "cpus", "models", "formats", "engines", "traces")
 
 
 @app.command("list")
@@ -21,7 +21,7 @@ def list_things(
     ] = False,
     json: JsonOpt = None,
 ) -> None:
-    """List policies, hardware profiles, models, trace formats, engine presets or bundled traces."""
+    """List policies, machines, their parts, models, trace formats, engine presets or bundled traces."""
     from expert_residency.errors import SimError
     from expert_residency.text import check_known
 
@@ -84,6 +84,31 @@ def _hardware() -> list[dict[str, Any]]:
     return rows
 
 
+def _gpus() -> list[dict[str, Any]]:
+    from expert_residency.hwmodels.parts.rows import gpus
+
+    return [
+        {
+            "name": row.name, "card": row.label, "gib": row.vram_gib, "gb_per_s": row.mem_gb_per_s,
+            "link": row.link or "shared memory", "measured_in": row.profile, "source": row.source,
+        }
+        for row in gpus().values()
+    ]  # fmt: skip
+
+
+def _cpus() -> list[dict[str, Any]]:
+    from expert_residency.hwmodels.parts.rows import cpus
+
+    return [
+        {
+            "name": row.name, "processor": row.label, "cores": row.cores, "simd": row.simd,
+            "memory": f"{row.channels} x {row.mt_per_s:,} MT/s" if row.channels else "the chip's own",
+            "source": row.source,
+        }
+        for row in cpus().values()
+    ]  # fmt: skip
+
+
 def _models() -> list[dict[str, Any]]:
     from expert_residency.traces import list_models, load_model
 
@@ -140,6 +165,8 @@ def _traces() -> list[dict[str, Any]]:
 _ROWS = {
     "policies": _policies,
     "hardware": _hardware,
+    "gpus": _gpus,
+    "cpus": _cpus,
     "models": _models,
     "formats": _formats,
     "engines": _engines,

@@ -31,6 +31,10 @@ _OPTIONS: dict[str, Any] = {
         typer.Option(help="Of several files: recorded, each its own requests, or file, each file one request."),
     ],
     "requests": Annotated[str | None, typer.Option(help="Only these requests: 2, or 0,3, or 0..9.")],
+    "top_k": Annotated[
+        int | None,
+        typer.Option("--top-k", min=1, help="Experts a token in the recorded run, if not the model's."),
+    ],
     "phase": Annotated[str | None, typer.Option(help="Only passes of this phase: prefill, decode or verify.")],
 }
 _DEFAULTS: dict[str, Any] = {"partial": False, "join": "recorded"}

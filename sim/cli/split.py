@@ -42,7 +42,10 @@ def split(
     model: Annotated[str, typer.Option("--model", help=f"Model: {MODEL_FORMS}.")],
     gpu: Annotated[
         list[str],
-        typer.Option("--gpu", help="Machine profile of a card; join several by +, or repeat it."),
+        typer.Option(
+            "--gpu",
+            help="Machine profile, or a card (residency list gpus), or none; join several by +, or repeat it.",
+        ),
     ],
     quant: Annotated[
         list[str] | None,
@@ -51,8 +54,16 @@ def split(
     count: Annotated[
         str | None, typer.Option("--count", help="How many cards: N or N..M. With one --gpu, copies of it.")
     ] = None,
+    cpu: Annotated[
+        str | None,
+        typer.Option("--cpu", help="Processor, as ryzen-5-5600x or 2x-epyc-7763 (residency list cpus)."),
+    ] = None,
     ram: Annotated[
-        str | None, typer.Option("--ram", help="Host memory, as 64GB; the profile's by default.")
+        str | None, typer.Option("--ram", help="Host memory, as 64GB or 64GB@6000x2 (MT/s, channels).")
+    ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option("--link", help="Link of each card, as 4.0x8; by default its own."),
     ] = None,
     machine: Annotated[
         str | None,
@@ -116,7 +127,7 @@ def split(
 ) -> None:
     """Place a model on 1 to 4 cards and host memory: what fits, RAM needed, tokens/s, the best split and why."""
     from expert_residency.errors import SimError
-    from expert_residency.hwmodels.registry import load_profile
+    from expert_residency.hwmodels.registry import load_profile, with_parts
     from expert_residency.hwmodels.units import parse_size
     from expert_residency.sim.choices.preset import load_engine
     from expert_residency.sim.choices.spec import read_names
@@ -129,7 +140,9 @@ def split(
 
     for mode in host or []:
         check_known("host mode", mode, HOST_MODES)
-    gpu = list(read_names("gpu", gpu))
+    put_together = with_parts(read_names("gpu", gpu), cpu=cpu, ram=ram, link=link)
+    gpu = list(put_together)
+    shared = all(made is not None and made.one_memory for made in put_together.values())  # its rest is kept free
     low, high = _count(count)
     by_rules = n_cpu_moe is not None or bool(override_tensor)
     if layers is not None and not by_rules:
@@ -154,9 +167,9 @@ def split(
         quants=quants[:1] if by_rules else quants,
         cards=(max(cards, key=len),) if by_rules else cards,
         host=machine or gpu[0],
-        ram_bytes=None if ram is None else parse_size(ram),
+        ram_bytes=None if ram is None or any(put_together.values()) else parse_size(ram),
         modes=tuple(m for m in HOST_MODES if not host or m in host),
-        headroom_bytes=parse_size(headroom),
+        headroom_bytes=0 if shared and not given(run, among=("headroom",)) else parse_size(headroom),
         context=context,
         kv_type=kv,
         kv_resident=kv_resident,
@@ -169,7 +182,10 @@ def split(
         store=store,
         simulate=simulate,
     )
-    profiles = {spec: load_profile(spec) for spec in {*gpu, question.host, *([store] if store else [])}}
+    profiles = {
+        spec: put_together.get(spec) or load_profile(spec)
+        for spec in {*gpu, question.host, *([store] if store else [])}
+    }
     profiles |= {profile.name: profile for profile in list(profiles.values())}
     recorded = compose_windows(_trace(trace, fmt, name, quants[0]), rows, emitted)
     if by_rules:
@@ -213,8 +229,9 @@ def _count(text: str | None) -> tuple[int | None, int | None]:
 def _quants(model: str, asked: list[str] | None) -> tuple[str, tuple[str | None, ...]]:
     """Model name, and the quantizations to plan: those asked for, or all of a packaged model."""
     from expert_residency.traces import list_models
+    from expert_residency.traces.geometry import name_and_quant
 
-    name, _, tail = model.partition("/") if not model.endswith(".toml") else (model, "", "")
+    name, tail = name_and_quant(model)
     if asked or tail:
         return name, tuple(asked or [tail])
     return name, tuple(list_models().get(name.lower(), [])) or (None,)
@@ -228,7 +245,7 @@ def _trace(source: str | None, fmt: str | None, model: str, quant: str | None) -
 
     geometry = load_model(model, quant)
     if source is not None:
-        return open_trace(source, fmt, geometry.label if not model.endswith(".toml") else model)
+        return open_trace(source, fmt, geometry)
     file = read_model(model)
     if file.trace is not None:
         return open_trace(f"bundled:{file.trace}", None, None)

@@ -160,10 +160,16 @@ def _read_one(
     else:
         check_known("format", format, known, TraceError)
         reader = known[format]
+    own_k = options.get("top_k")
+    if own_k is not None and not _takes_k(reader):
+        geometry = geometry.with_top_k(int(own_k)) if geometry is not None else None
+        options = {name: value for name, value in options.items() if name != "top_k"}
     options = _checked(reader, options)
     try:
         trace = reader.read(path, geometry, **options)
         check_whole(trace)
+        if own_k is not None and trace.geometry.top_k != int(own_k):
+            raise TraceError(f"the file has {trace.geometry.top_k} experts a token, top-k says {own_k}", path=path)
     except TraceError as error:
         if str(path) in str(error):
             raise
@@ -176,6 +182,11 @@ def _read_one(
             path=path,
         ) from error
     return trace
+
+
+def _takes_k(reader: Reader) -> bool:
+    """Whether a format's reader asks for k itself, since its files do not say it."""
+    return "top_k" in inspect.signature(reader.read).parameters
 
 
 def _checked(reader: Reader, options: dict[str, Any]) -> dict[str, Any]:
