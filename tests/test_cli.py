@@ -158,6 +158,20 @@ def test_a_scenario_file_is_the_same_run_as_its_options(trace_file, tmp_path):
     )  # fmt: skip
     assert one.returncode == 0, one.stderr
     assert one.stdout == other.stdout
+    choices = (
+        "--hardware",
+        "rtx-5070",
+        "--slots-per-layer",
+        2,
+        "--eviction",
+        "lfru",
+        "--prefetch",
+        "oracle:window=2",
+    )
+    assert residency("run", trace_file, *choices, "--json", "-").stdout == one.stdout
+    twice = residency("run", trace_file, "--trace", trace_file, *choices)
+    assert twice.returncode == 2
+    assert "two traces are given" in twice.stderr
 
 
 def test_what_starts_full_beside_bounds_that_start_empty_is_said(trace_file):
@@ -207,7 +221,7 @@ BAD = [
     (["run", "--trace", "{trace}", "--hardware", "rtx-5070", "--capacity", "400GiB"], ["usable VRAM"]),
     (["run", "--trace", "{trace}", "--hardware", "rtx-5070", "--capacity", "4MiB", "--miss", "x"], ["hybrid"]),
     (["run", "--trace", "{trace}"], ["hardware is missing", "capacity is missing"]),
-    (["run", "--hardware", "rtx-5070"], ["at least --trace"]),
+    (["run", "--hardware", "rtx-5070"], ["at least a trace"]),
     (["run", "{scenario}"], ["evction", "did you mean eviction"]),
     (["list", "policys"], ["policies, hardware"]),
 ]

@@ -42,11 +42,11 @@ def run(
     scenario: Annotated[
         str | None,
         typer.Argument(
-            metavar="[SCENARIO.toml]",
-            help="Scenario file of one run or of variants in order, or case:NAME; else the choices are options.",
+            metavar="TRACE|SCENARIO.toml",
+            help="Trace file, or scenario file of one run or of variants in order, or case:NAME.",
         ),
     ] = None,
-    trace: Annotated[str | None, typer.Option(help="Trace file of any known format, or bundled:NAME.")] = None,
+    trace: Annotated[str | None, typer.Option(help="The trace, as the argument: a file, or bundled:NAME.")] = None,
     model: ModelOpt = None,
     words: Words | None = None,
     passes: Annotated[int | None, typer.Option(min=1, help="Only the first so many passes.")] = None,
@@ -71,6 +71,10 @@ def run(
     from expert_residency.sim.runs.simulate import simulate
     from expert_residency.sim.runs.variants import load_variants
 
+    if scenario is not None and not scenario.startswith("case:") and Path(scenario).suffix != ".toml":
+        if trace is not None:
+            raise SimError(f"two traces are given, {scenario} and {trace}: a run has one")
+        scenario, trace = None, scenario
     if scenario is not None:
         if extra := given(context, "scenario", "ceiling", "simulator", "timeline", "json"):
             raise SimError(f"a scenario file makes the choices itself; {extra[0]} and the like go with --trace")
@@ -83,7 +87,7 @@ def run(
         chosen = variants[0].scenario
     else:
         if trace is None:
-            raise SimError("give a scenario file, or at least --trace, --hardware and --capacity")
+            raise SimError("give a scenario file, or at least a trace, --hardware and --capacity")
         own = {"trace": trace, "model": model, "format": fmt, "passes": passes}
         chosen = build_scenario({key: value for key, value in own.items() if value is not None} | (words or {}))
     recorded = open_scenario_trace(chosen)
