@@ -65,6 +65,7 @@ class Reached(Exception):
 
 
 CARD = "--hardware tesla-p40 --capacity 25%"
+FIT = "--hardware tesla-p40 --engine generic --passes 4 --trace <in>/tiny.parquet"
 TWO = "--hardware tesla-p40+rtx-3090 --capacity 25% --layers-each 12+12"
 AHEAD = CARD + " --prefetch oracle"
 RUN: dict[str, Any] = {
@@ -133,6 +134,7 @@ LINES: dict[str, Line] = {
     "curve": Line("curve <in>/tiny.parquet --simulator reference --json out.json", "--points 2 --eviction lru"),
     "demo": Line("demo", "", "sim.studies.demo:run_demo"),
     "drafts": Line("drafts <in>/tiny.parquet", CARD, "sim.studies.drafts:window_costs"),
+    "fit": Line("fit <in>/runs.csv --json out.json", FIT),
     "import": Line("import <in>/plain.csv out.parquet", f"--model {MODEL}"),
     "inspect": Line("inspect <in>/tiny.parquet"),
     "list": Line("list hardware"),
@@ -191,6 +193,15 @@ CASES: dict[str, dict[str, Any]] = {
     "demo": {"--passes": "--passes 2", "--workers": "--workers 1", "--json": Refused("--json no/where/x.json")},
     "drafts": reading("drafts {} " + CARD, "sim.studies.drafts:window_costs") | only(
         rows="--rows 5", acceptance=Refused("--acceptance 2"), json=Refused("--json no/where/x.json")),
+    "fit": {
+        "--hardware": (FIT, FIT.replace("tesla-p40", "rtx-3090")),
+        "--engine": (FIT, FIT.replace("generic", "ncmoe")),
+        "--model": f"--model {MODEL}/Q8_0",
+        "--trace": (FIT, FIT.replace("tiny", "flash")),
+        "--format": Refused("--format nothing"), "--windows": "--windows 2,1.5",
+        "--passes": (FIT, FIT.replace("passes 4", "passes 6")), "--noise": "--noise 9", "--out": "--out p.toml",
+        "--json": "--json other.json",
+    },
     "import": {
         **reading("import {} out.parquet"),
         "-o": "-o top_k=4", "--columns": Refused("--columns nothing"),
@@ -362,6 +373,7 @@ class Inputs:
         (self.folder / "a.txt").write_text("one")
         (self.folder / "b.txt").write_text("two")
         (self.folder / "tune.toml").write_text(TUNE)
+        (self.folder / "runs.csv").write_text("capacity,miss,tokens_per_s\n0B,cpu,90\n50%,fetch,120\n")
         (self.folder / "p.toml").write_text('name = "p"\nbase = "rtx-3090"\nsummary = "s"\n')
         (self.folder / "p.engine.toml").write_text('name = "p"\nbase = "generic"\nsummary = "s"\nsource = "s"\n')
         for words in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from expert_residency.errors import SimError
@@ -210,3 +211,47 @@ def fit_geometry(trace: RoutingTrace, model: ModelGeometry) -> RoutingTrace:
             f"{own.n_layers} x {own.experts}"
         )
     return replace(trace, geometry=replace(model, top_k=own.top_k))
+
+
+TOKENS, SEED = 200, 1
+"""Of a synthetic trace where none is given."""
+
+
+def routing_of(model: str | None, source: str | None, fmt: str | None, passes: int) -> RoutingTrace:
+    """Routing for a model: the trace asked for, its bundled one, or a synthetic one of its shape and style.
+
+    Parameters
+    ----------
+    model
+        NAME, NAME/QUANT or file; None for that of the trace.
+    source, fmt
+        Trace as of `open_trace`, or None.
+    passes
+        Its first passes only.
+
+    Returns
+    -------
+    RoutingTrace
+        With the model's byte sizes.
+
+    Raises
+    ------
+    SimError, TraceError
+        As `open_trace`; neither a model nor a trace.
+    """
+    import numpy as np
+
+    from expert_residency.traces import load_model
+    from expert_residency.traces.geometry import read_model
+    from expert_residency.traces.synthetic import generate, load_style
+
+    if source is None:
+        if model is None:
+            raise SimError("which model? give --model, or a trace that has its sizes")
+        file = read_model(model if Path(model).exists() else model.partition("/")[0])
+        source = f"bundled:{file.trace}" if file.trace is not None else None
+    if source is not None:
+        trace = open_trace(source, fmt, model)
+    else:
+        trace = generate(load_model(str(model)), load_style(file.style), tokens=TOKENS, seed=SEED, weights=False)
+    return trace.select_passes(np.arange(trace.n_passes) < passes)

@@ -55,6 +55,7 @@ def _register() -> None:
         curve,
         demo,
         drafts,
+        fit,
         import_,
         inspect,
         list_,

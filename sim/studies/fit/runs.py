@@ -1,0 +1,179 @@
+"""Measured runs from files: a plain table of choices and tokens/s, or what `llama-bench -o json` writes."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from expert_residency.errors import SimError
+from expert_residency.sim.choices.preset import EnginePreset
+from expert_residency.sim.choices.spec import CHOICES
+from expert_residency.text import check_known
+
+SPEED = "tokens_per_s"
+OWN = (SPEED, "name", "model", "n_cpu_moe")
+"""Columns that are no choice of a run: the speed, a name, its model, llama.cpp's layers on the CPU."""
+FIXED = ("hardware", "engine")
+"""One of each in a fit."""
+FLAGS = {"true": True, "1": True, "false": False, "0": False}
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """One run of the user's engine.
+
+    Parameters
+    ----------
+    name
+        As the file names it, or its line.
+    words
+        Choices of the run (`sim.choices.spec.CHOICES`).
+    tokens_per_s
+        Decode speed.
+    model
+        Its own model, where the file says.
+    n_cpu_moe
+        Layers whose experts are on the CPU, where the file says that instead of a capacity.
+    knobs
+        Fields of the engine's preset that the run sets.
+    """
+
+    name: str
+    words: Mapping[str, Any]
+    tokens_per_s: float
+    model: str | None = None
+    n_cpu_moe: int | None = None
+    knobs: Mapping[str, float] = field(default_factory=dict)
+
+
+def read_runs(path: Path) -> tuple[list[MeasuredRun], list[str]]:
+    """Runs of a file, by its content.
+
+    Returns
+    -------
+    runs, left_out
+        `left_out` says of each row that is no decode speed, or cannot be expressed, why.
+
+    Raises
+    ------
+    SimError
+        Place and fix of everything that is wrong; fewer than one run.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SimError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not text'})") from None
+    if text.lstrip().startswith(("[", "{")):
+        runs, left_out = _llama_bench(text, path)
+    else:
+        runs, left_out = _table(text, path), []
+    if not runs:
+        raise SimError(f"{path}: no run with a decode speed{': ' + left_out[0] if left_out else ''}")
+    return runs, left_out
+
+
+def _table(text: str, path: Path) -> list[MeasuredRun]:
+    reader = csv.DictReader(text.splitlines())
+    knobs = [
+        name for name in EnginePreset.model_fields
+        if name.endswith(("_us", "_launches", "_per_layer", "_gb_per_s")) or name == "pcie_share"
+    ]  # fmt: skip
+    columns = list(reader.fieldnames or [])
+    if SPEED not in columns:
+        raise SimError(f"{path}: there is no column {SPEED!r} (the header is {', '.join(columns) or 'empty'})")
+    for name in columns:
+        if name in FIXED:
+            raise SimError(f"{path}: column {name!r}: a fit is of one machine and engine, given by --{name}")
+        check_known(f"{path}: column", name, [*OWN, *CHOICES, *knobs])
+    problems, runs = [], []
+    for line, row in enumerate(reader, start=2):
+        try:
+            runs.append(_row(row, f"line {line}", knobs))
+        except ValueError as error:
+            problems.append(f"line {line}: {error}")
+    if problems:
+        raise SimError(f"{path}: {'; '.join(problems)}")
+    return runs
+
+
+def _row(row: Mapping[str | None, Any], where: str, knobs: list[str]) -> MeasuredRun:
+    if None in row or None in row.values():
+        raise SimError("it has more or fewer cells than the header")
+    given = {str(key): value.strip() for key, value in row.items() if value.strip()}
+    if SPEED not in given:
+        raise SimError(f"{SPEED} is empty")
+    speed = _number(SPEED, given[SPEED])
+    if not 0 < speed < 1e9:
+        raise SimError(f"{SPEED} is {given[SPEED]}, expected more than 0")
+    words = {key: _typed(key, value) for key, value in given.items() if key in CHOICES}
+    layers = given.get("n_cpu_moe")
+    if layers is not None and not layers.isdecimal():
+        raise SimError(f"n_cpu_moe is {layers!r}, expected a whole number")
+    own = {key: _number(key, value) for key, value in given.items() if key in knobs}
+    return MeasuredRun(
+        given.get("name", where), words, speed, given.get("model"), int(layers) if layers else None, own
+    )
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise SimError(f"{name} is {text!r}, expected a number") from None
+
+
+def _typed(name: str, text: str) -> Any:
+    option = CHOICES[name].kind.option
+    try:
+        if option is bool:
+            return FLAGS[text.lower()]
+        return option(text) if option in (int, float) else text
+    except (KeyError, ValueError):
+        wanted = "true or false" if option is bool else "a number"
+        raise SimError(f"{name} is {text!r}, expected {wanted}") from None
+
+
+def _llama_bench(text: str, path: Path) -> tuple[list[MeasuredRun], list[str]]:
+    """Rows of `llama-bench -o json`: those that generate (`n_gen` without `n_prompt`)."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise SimError(f"{path}: not JSON ({error})") from None
+    rows = data if isinstance(data, list) else [data]
+    if not all(isinstance(row, dict) and "avg_ts" in row for row in rows):
+        raise SimError(f"{path}: not what llama-bench -o json writes: an entry lacks avg_ts")
+    runs, left_out = [], []
+    for number, row in enumerate(rows, start=1):
+        name = f"entry {number}"
+        why = _not_expressed(row)
+        if why:
+            left_out.append(f"{name}: {why}")
+            continue
+        kv = {"f16": "fp16", "q8_0": "q8_0", "q4_0": "q4_0"}[str(row.get("type_k", "f16"))]
+        words = {"depth": int(row.get("n_depth", 0)), "kv_type": kv}
+        layers = int(row.get("n_cpu_moe", 0))
+        if "exps=CPU" in str(row.get("tensor_buft_overrides", "")):
+            layers = 1 << 20  # all of them
+        runs.append(MeasuredRun(name, words, float(row["avg_ts"]), None, layers))
+    return runs, left_out
+
+
+def _not_expressed(row: Mapping[str, Any]) -> str:
+    """Why a row of llama-bench is no run of ours; empty if it is."""
+    if not row.get("n_gen") or row.get("n_prompt"):
+        return "no generation alone (n_gen without n_prompt)"
+    if not isinstance(row["avg_ts"], int | float) or row["avg_ts"] <= 0:
+        return f"avg_ts is {row['avg_ts']!r}"
+    if str(row.get("type_k", "f16")) not in ("f16", "q8_0", "q4_0") or row.get("type_v", "f16") != row.get(
+        "type_k", "f16"
+    ):
+        return f"KV of {row.get('type_k')} and {row.get('type_v')} has no rate here"
+    overrides = str(row.get("tensor_buft_overrides", "none"))
+    if overrides not in ("none", "", "exps=CPU") and "exps=CPU" not in overrides:
+        return f"tensor overrides {overrides!r} are not whole layers"
+    layers = row.get("n_gpu_layers", 99)
+    return f"{layers} layers on the card: dense parts on the CPU are not simulated" if 0 <= layers < 10 else ""
