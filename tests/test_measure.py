@@ -6,15 +6,18 @@ from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from expert_residency.errors import SimError
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.cli import main
+from expert_residency.sim.live.check import check_plan, compared
 from expert_residency.sim.live.measure import check_room
 from expert_residency.sim.live.plan import make_plan
 from expert_residency.sim.live.predict import load_live_runs
-from expert_residency.sim.live.variants import decode_window
+from expert_residency.sim.live.schedule import sizes_of
+from expert_residency.sim.live.variants import decode_window, in_windows
 from expert_residency.sim.validation.cases import live_cases
 from expert_residency.traces import Phase, RoutingTrace, load_model, write_parquet
 from expert_residency.traces.bundled import load
@@ -57,6 +60,43 @@ def test_more_is_forecast_to_take_more(small: RoutingTrace, cardless: bool) -> N
     assert make_plan(small, "small", "here", cardless=cardless, calibrate=False).seconds < usual.seconds
 
 
+def test_passes_of_several_rows_hold_the_same_pairs(small: RoutingTrace) -> None:
+    windows = in_windows(small, 5)
+    assert (windows.n_passes, set(windows.event_rows.tolist())) == (2, {5})
+    pairs = [
+        (trace.event_layer[event], int(expert), trace.event_pass[event] // (1 if trace is windows else 5))
+        for trace in (small.select_passes(np.arange(small.n_passes) < 10), windows)
+        for event in range(trace.n_events)
+        for row in range(trace.event_row_offsets[event], trace.event_row_offsets[event + 1])
+        for expert in trace.row_experts[trace.row_offsets[row] : trace.row_offsets[row + 1]]
+    ]
+    assert sorted(pairs[: len(pairs) // 2]) == sorted(pairs[len(pairs) // 2 :])
+    plan = make_plan(small, "small", "here", cardless=False, rows=5)
+    sizes = sizes_of(plan.geometry, plan.longest)
+    assert (sizes.rows, sizes.pairs) == (5, 2)
+    assert {one.arm.miss for one in plan.outcomes} == {"fetch", "stream"}
+    for one in plan.outcomes:
+        for step in one.schedule.steps:
+            taken = [row for slot in (*step.now, *step.later) for row in step.wanting(slot)]
+            assert sorted(taken) == sorted(list(range(5)) * small.geometry.top_k)
+
+
+def test_a_calibration_ends_with_three_runs(small: RoutingTrace) -> None:
+    for cardless in (True, False):
+        plan = check_plan(small, "small", "here", cardless=cardless, rounds=5)
+        assert plan is not None
+        assert len(plan.outcomes) == 3
+        assert plan.calibration_rounds >= 5
+    assert check_plan(decode_window(small, 3), "small", "here", cardless=True, rounds=5) is None
+
+
+def test_what_was_measured_is_set_beside_what_was_predicted() -> None:
+    lines = compared("h200-x1", Path(str(files("expert_residency.hwmodels.runs.own"))), each=True)
+    assert len(lines) == 39 + 2
+    assert lines[-2].startswith("39 runs that no fit has seen, predicted: median error 4.4 %, worst 10.8 %")
+    assert lines[-1].startswith("warning: past 10 %")
+
+
 def test_what_cannot_be_run_is_refused_in_a_sentence(small: RoutingTrace, tmp_path: Path) -> None:
     prompt = replace(small, pass_phase=small.pass_phase * 0 + Phase.PREFILL)
     with pytest.raises(SimError, match="small has 0 decode passes"):
@@ -65,6 +105,10 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(small: RoutingTrace, tmp_pa
         make_plan(small, "small", "here", cardless=True, passes=13)
     with pytest.raises(SimError, match="leaves nothing of 4 passes"):
         make_plan(small, "small", "here", cardless=True, passes=4, warmup=4)
+    with pytest.raises(SimError, match="without a card a pass has one row"):
+        make_plan(small, "small", "here", cardless=True, rows=2)
+    with pytest.raises(SimError, match="small has 1 decode passes of 12 rows"):
+        make_plan(small, "small", "here", cardless=False, rows=12)
     with pytest.raises(SimError, match=r"allow it with --disk \d+GB"):
         check_room(make_plan(small, "small", "here", cardless=True), tmp_path, 1000)
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expert_residency.errors import HardwareError
+from expert_residency.hwmodels.calibrate.fit import line, rising
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.policies.prefetch.oracle import Oracle
@@ -146,3 +147,20 @@ def test_a_table_that_falls_is_refused(tmp_path, values):
     path.write_text(TABLE.format(*values))
     with pytest.raises(HardwareError, match="more of them may not take less time"):
         load_profile(str(path))
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=12))
+def test_times_are_smoothed_no_more_than_needed(times):
+    smooth = rising(times)
+    assert smooth == sorted(smooth)
+    assert sum(smooth) == pytest.approx(sum(times), abs=1e-3)
+    if times == sorted(times):
+        assert smooth == pytest.approx(times)
+
+
+def test_times_that_do_not_rise_still_give_a_line():
+    start, slope = line([1, 2, 4], [30.0, 29.0, 28.0])
+    assert slope > 0
+    assert start > 0
+    with pytest.raises(HardwareError, match="took no time"):
+        line([1, 2], [0.0, 0.0])

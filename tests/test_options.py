@@ -130,7 +130,7 @@ PLAIN = f"run --trace <in>/tiny.parquet {CARD} --simulator reference"
 QUICK = f"sweep --trace <in>/tiny.parquet --passes 2 --workers 1 --out s --prefetch none --eviction lru {CARD}"
 CURVE = "curve <in>/tiny.parquet --simulator reference --points 2 --eviction lru"
 LINES: dict[str, Line] = {
-    "calibrate": Line("calibrate --cardless --out p.toml", "", "hwmodels.calibrate:calibrate"),
+    "calibrate": Line("calibrate --cardless --disk 40GB --out p.toml", "", "sim.live.measure:measure"),
     "curve": Line("curve <in>/tiny.parquet --simulator reference --json out.json", "--points 2 --eviction lru"),
     "demo": Line("demo", "", "sim.studies.demo:run_demo"),
     "drafts": Line("drafts <in>/tiny.parquet", CARD, "sim.studies.drafts:window_costs"),
@@ -175,10 +175,14 @@ CASES: dict[str, dict[str, Any]] = {
     "calibrate": {
         "--out": "--out q.toml", "--trace": "--trace bundled:tinymoe-code",
         "--model": alone(*(f"--trace <in>/tiny.parquet --model {MODEL}/{n}" for n in ("FP16", "Q8_0"))),
-        "--format": Refused("--format nothing", "hwmodels.calibrate:calibrate"),
-        "--like": "--like rtx-3090", "--cardless": "--no-cardless",
-        "--folder": "--folder <in>", "--workers": "--workers 3", "--rounds": "--rounds 2",
-        **reading("calibrate --cardless --out p.toml --trace {}", "hwmodels.calibrate:calibrate", "--join",
+        "--format": Refused("--format nothing", "sim.live.measure:measure"),
+        "--like": Whole(
+            *(f"calibrate --like rtx-{n} --out p.toml" for n in (3090, 3070)), "hwmodels.calibrate:calibrate"
+        ),
+        "--cardless": Refused("--no-cardless"),
+        "--folder": "--folder <in>", "--workers": "--workers 3", "--rounds": "--rounds 1",
+        "--disk": Refused("--disk 1MB"),
+        **reading("calibrate --cardless --disk 40GB --out p.toml --trace {}", "sim.live.measure:measure", "--join",
                   "--requests", "--phase"),
     },
     "curve": {
@@ -220,7 +224,8 @@ CASES: dict[str, dict[str, Any]] = {
         "--out": "--out n", "--trace": "--trace bundled:tinymoe-code", "--model": f"--model {MODEL}/Q8_0",
         "--format": Refused("--format nothing"), "--name": "--name there", "--group": "--group x4",
         "--cardless": Refused("--no-cardless"), "--passes": "--passes 3", "--warmup": "--warmup 1",
-        "--rounds": "--rounds 3", "--full": "--full", "--profile": "--profile <in>/p.toml",
+        "--rows": Refused("--rows 2"), "--rounds": "--rounds 3", "--full": "--full",
+        "--profile": "--profile <in>/p.toml",
         "--engine": Refused("--engine <in>/p.engine.toml"), "--folder": "--folder <in>",
         "--disk": Refused("--disk 1MB"), "--workers": "--workers 3", "--dry-run": "--dry-run",
     },

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from expert_residency.errors import HardwareError, SimError
 from expert_residency.hwmodels.runs import load_strata_runs
+from expert_residency.sim.choices.trace import open_trace
 from expert_residency.sim.cli import _register, app
 from expert_residency.sim.live.predict import GROUPS, load_live_runs, predict
 from expert_residency.sim.live.variants import decode_window
@@ -72,8 +73,25 @@ def test_every_group_has_a_limit_and_a_target() -> None:
 
 def test_shipped_live_tables() -> None:
     counts = {group: len(load_live_runs(group)) for group in GROUPS}
-    assert counts == {"h200-x1": 78, "h200-x4": 78, "epyc2-cardless": 22}
+    assert counts == {"h200-x1": 39, "h200-x4": 37, "h200-x1-r16": 12, "epyc2-cardless": 22}
     assert {run.factor for run in load_live_runs("h200-x4")} == {4}
+    assert {run.rows for run in load_live_runs("h200-x1-r16")} == {16}
+
+
+@pytest.mark.shared
+def test_a_recorded_model_that_no_fit_has_seen(shared: Path, tmp_path: Path) -> None:
+    """granite-3.0-1b-a400m in Q8_0, chosen before it was run; its routing does not ship and is imported."""
+    own = Path(str(resources.files("expert_residency.hwmodels.runs.own")))
+    for name in ("h200-granite.toml", "h200-granite.engine.toml", "live-h200-granite.csv"):
+        (tmp_path / name).write_text((own / name).read_text())
+    trace = open_trace(str(shared / "traces/granite3/moe_expert_trace.json"), None, "granite-3.0-1b-a400m/Q8_0")
+    write_parquet(decode_window(trace, 160), tmp_path / "granite.parquet")
+    (found,) = summarize(live_cases(tmp_path), {})
+    assert found.cases == 20
+    assert found.median < 0.025
+    assert found.worst < 0.12
+    assert abs(found.bias) < 0.025
+    assert found.wrong == 0
 
 
 @pytest.mark.parametrize("group", GROUPS)

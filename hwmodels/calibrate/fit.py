@@ -43,22 +43,40 @@ class Figure:
 
 
 def line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
-    """(intercept, slope) of the least-squares line.
+    """(intercept, slope) of the least-squares line; of times that do not rise, once they are smoothed.
 
     Raises
     ------
     HardwareError
-        A slope that is not positive: the machine was too noisy to be measured.
+        Nothing but noise: the most work took no longer than the least, even smoothed.
     """
-    mean_x, mean_y = statistics.fmean(xs), statistics.fmean(ys)
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / sum(
-        (x - mean_x) ** 2 for x in xs
-    )
+    slope = _slope(xs, ys)
     if slope <= 0:
-        raise HardwareError(
-            "more work took less time: the machine is too busy to be calibrated; try again when idle"
-        )
-    return mean_y - slope * mean_x, slope
+        ys = rising(ys)
+        slope = _slope(xs, ys)
+    if slope <= 0:
+        slope = max(ys) / max(xs) / 2  # flat: between all of it being fixed, and none
+    if slope <= 0:
+        raise HardwareError("work took no time: the machine cannot be calibrated")
+    return statistics.fmean(ys) - slope * statistics.fmean(xs), slope
+
+
+def _slope(xs: Sequence[float], ys: Sequence[float]) -> float:
+    mean_x, mean_y = statistics.fmean(xs), statistics.fmean(ys)
+    top = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
+    return top / sum((x - mean_x) ** 2 for x in xs)
+
+
+def rising(ys: Sequence[float]) -> list[float]:
+    """The nearest numbers that never fall (least squares, pool adjacent violators): more work never takes less."""
+    pools: list[tuple[float, int]] = []
+    for y in ys:
+        mean, count = y, 1
+        while pools and pools[-1][0] >= mean:
+            before, n = pools.pop()
+            mean, count = (before * n + mean * count) / (n + count), n + count
+        pools.append((mean, count))
+    return [mean for mean, count in pools for _ in range(count)]
 
 
 def us(ns: float) -> float:

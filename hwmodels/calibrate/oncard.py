@@ -1,12 +1,13 @@
 """The live engine on a card: whole layers of it, and what they come to.
 
 The engine that carries out recorded runs carries out programs of equal events, so many that the host's own data is
-as cold as in a run; a program's figure is the median of its passes after the first quarter. With bare = a layer of
-nothing but dense part and router, G(n) = what n residents add to it, most = 8:
+as cold as in a run; a program's figure is the median of its passes after the first quarter. Pool, slots, rows and
+sizes are those of the runs. With bare = a layer of nothing but dense part and router, G(n) = what n residents add
+to it, most = 8:
 
 ============================ ===========================================================================
 gpu.sync_us                  the bare layer less its dense bytes: launch, router, ids on the host
-gpu.group_us_by_bytes        G(1) to G(8); launch_us and expert_gb_per_s are its line
+gpu.group_us_by_bytes        G(1) to G(8), for each size of experts; launch_us and expert_gb_per_s: its line
 engine.start_us              host time to launch a group, by its clock: 4 residents, a demand, one on the CPU
 link.h2d_gb_per_s            layers bound by copies for the next one (or the slope over demands, if higher)
 link.copy_t0_us, copy_us     intercept and slope of what n demands add beyond G(n) and their bytes at that rate
@@ -23,12 +24,13 @@ engine.pass_us               what a pass of one layer takes beyond that layer an
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from expert_residency.hwmodels.calibrate.fit import Round, line, us
+from expert_residency.hwmodels.calibrate.fit import Round, line, rising, us
 from expert_residency.hwmodels.calibrate.layers import program_of
 from expert_residency.hwmodels.calibrate.readings import Bench
 from expert_residency.hwmodels.executor.card import LiveSizes
@@ -37,6 +39,10 @@ from expert_residency.hwmodels.executor.steps import Program
 
 COUNTS = (1, 2, 4, 8)
 FEW = (1, 2, 4)
+MANY = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Numbers of residents in passes of several rows."""
+USUAL = 0.25
+"""Quantile of a reading over the rounds, and of a pass of a run: what disturbs a machine only makes it slower."""
 MAPPED_COPIES = 48
 """Copies of a layer in a program over a mapped file, in which each waits for the processor."""
 
@@ -51,6 +57,14 @@ def few_of(sizes: LiveSizes) -> list[int]:
     return [n for n in FEW if n <= sizes.experts]
 
 
+def groups_of(sizes: LiveSizes) -> list[int]:
+    """Numbers of residents that are measured: up to 8, or up to what a pass of several rows can want."""
+    most = counts_of(sizes)[-1]
+    if sizes.rows == 1:
+        return list(range(1, most + 1))
+    return [n for n in MANY if n <= max(most, min(sizes.experts, sizes.rows * sizes.top_k // sizes.pairs))]
+
+
 def piped(program: Program) -> Program:
     """The same copies for later, sent when the router is known, which the next event's residents wait for."""
     steps = [
@@ -60,7 +74,7 @@ def piped(program: Program) -> Program:
     return replace(program, steps=steps)
 
 
-def card_benches(engine: CardEngine, arena: HostExperts, sizes: LiveSizes) -> list[Bench]:
+def card_benches(engine: CardEngine, arena: HostExperts, sizes: LiveSizes, slots: int = 0) -> list[Bench]:
     """Time of a layer, the head's share in it; `one layer` is a pass of one layer.
 
     Parameters
@@ -71,6 +85,8 @@ def card_benches(engine: CardEngine, arena: HostExperts, sizes: LiveSizes) -> li
         Experts in page-locked memory.
     sizes
         Bytes of the model.
+    slots
+        Of the runs that are to come; 0 if nobody knows.
 
     Returns
     -------
@@ -80,13 +96,24 @@ def card_benches(engine: CardEngine, arena: HostExperts, sizes: LiveSizes) -> li
     layers, counts = len(sizes.expert_bytes), counts_of(sizes)
     most = counts[-1]
 
-    def layer(now: int = 0, copies: int = 0, cpu: int = 0, ahead: int = 0) -> Bench:
-        program = program_of(sizes, now=now, copies=copies, cpu=cpu, ahead=ahead)
-        shown = {"now": now, "copies": copies, "cpu": cpu, "ahead": ahead}
-        return _bench(engine, arena, "layer", program, layers, shown)
+    def program(**what: Any) -> Program:
+        return program_of(sizes, slots=slots, **what)
 
-    half, few = max(1, most // 2), few_of(sizes)
-    mixed = program_of(sizes, now=half, copies=1, cpu=1)
+    def layer(now: int = 0, copies: int = 0, cpu: int = 0, ahead: int = 0) -> Bench:
+        shown = {"now": now, "copies": copies, "cpu": cpu, "ahead": ahead}
+        return _bench(engine, arena, "layer", program(**shown), layers, shown)
+
+    def again(number: int) -> Bench:
+        """The bare layer, on which all else rests, once more."""
+        return _bench(engine, arena, "layer", program(), layers, {"bare": number})
+
+    def of_size(nbytes: int, now: int) -> Bench:
+        own = [number for number, found in enumerate(sizes.expert_bytes) if found == nbytes]
+        shown = {"bytes": nbytes, "now": now}
+        return _bench(engine, arena, "layer", program(now=now, layers=own), len(own), shown)
+
+    half, few, groups, by_size = max(1, most // 2), few_of(sizes), groups_of(sizes), sizes.distinct_bytes()
+    mixed = program(now=half, copies=1, cpu=int(sizes.rows == 1))
 
     def launch() -> float:
         """Host time to launch one of the two groups of a layer."""
@@ -94,30 +121,32 @@ def card_benches(engine: CardEngine, arena: HostExperts, sizes: LiveSizes) -> li
         engine.load(mixed)
         return float(np.median(engine.run().start_ns)) / layers / 2
 
-    return [
-        _bench(engine, arena, "one layer", program_of(sizes, layers=1), 1, {}),
-        layer(),
-        *(layer(now=n) for n in range(1, most + 1)),
-        *(layer(copies=n) for n in counts),
+    on_cpu = [
         *(layer(cpu=n) for n in counts),
+        *(layer(now=half, cpu=n) for n in few),
+        *(
+            _bench(engine, arena, "layer filled", program(now=half, cpu=n, fill=True), layers, {"cpu": n})
+            for n in few
+        ),
+    ]
+    return [
+        _bench(engine, arena, "one layer", program(layers=(0,)), 1, {}),
+        layer(),
+        *(layer(now=n) for n in groups),
+        again(1),
+        *(of_size(nbytes, n) for n in groups for nbytes in by_size if len(by_size) > 1),
+        *(layer(copies=n) for n in counts),
+        again(2),
         layer(now=most - 1, copies=1),
         *(layer(now=1, ahead=n) for n in few),
         layer(now=most, ahead=1),
-        *(layer(now=half, cpu=n) for n in few),
-        *(
-            _bench(
-                engine, arena, "layer filled", program_of(sizes, now=half, cpu=n, fill=True), layers, {"cpu": n}
-            )
-            for n in few
-        ),
-        _bench(
-            engine, arena, "layer piped", piped(program_of(sizes, now=1, ahead=most)), layers, {"copies": most}
-        ),
+        _bench(engine, arena, "layer piped", piped(program(now=1, ahead=most)), layers, {"copies": most}),
         Bench("launch", {}, launch),
+        *(on_cpu if sizes.rows == 1 else ()),  # the pool computes one row
     ]
 
 
-def mapped_benches(engine: CardEngine, mapped: HostExperts, sizes: LiveSizes) -> list[Bench]:
+def mapped_benches(engine: CardEngine, mapped: HostExperts, sizes: LiveSizes, slots: int = 0) -> list[Bench]:
     """The same over a mapped file in the page cache: copies out of it, and experts on the CPU.
 
     Parameters
@@ -128,6 +157,8 @@ def mapped_benches(engine: CardEngine, mapped: HostExperts, sizes: LiveSizes) ->
         Experts in a mapped file.
     sizes
         Bytes of the model.
+    slots
+        Of the runs that are to come; 0 if nobody knows.
 
     Returns
     -------
@@ -137,10 +168,11 @@ def mapped_benches(engine: CardEngine, mapped: HostExperts, sizes: LiveSizes) ->
 
     def layer(kind: str, n: int) -> Bench:
         copies, cpu = (n, 0) if kind == "copies" else (0, n)
-        program = program_of(sizes, copies=copies, cpu=cpu, passes=max(12, MAPPED_COPIES // n))
+        program = program_of(sizes, copies=copies, cpu=cpu, passes=max(12, MAPPED_COPIES // n), slots=slots)
         return _bench(engine, mapped, "layer mapped", program, len(sizes.expert_bytes), {kind: n})
 
-    return [layer(kind, n) for kind in ("copies", "cpu") for n in counts_of(sizes)]
+    kinds = ("copies", "cpu") if sizes.rows == 1 else ("copies",)
+    return [layer(kind, n) for kind in kinds for n in counts_of(sizes)]
 
 
 def _bench(
@@ -155,25 +187,48 @@ def _bench(
     return Bench(name, params, run)
 
 
-def fit_card(sizes: LiveSizes, dense_gb_per_s: float) -> Callable[[Round], dict[str, float]]:
-    """Fit of one round of `card_benches` and `mapped_benches`."""
-    expert, layers, counts = sizes.expert_bytes[0], len(sizes.expert_bytes), counts_of(sizes)
+def fit_card(sizes: LiveSizes, dense_gb_per_s: float, tflops: float = 0.0) -> Callable[[Round], dict[str, float]]:
+    """Fit of one round of `card_benches` and `mapped_benches`.
+
+    Parameters
+    ----------
+    sizes
+        Bytes of the model, and rows of a pass.
+    dense_gb_per_s, tflops
+        What the dense part is read and, with several rows, computed with.
+
+    Returns
+    -------
+    Callable[[Round], dict[str, float]]
+        A function from a round's readings (ns) to figures by their path in the profile.
+    """
+    expert, layers, counts = sizes.mean_expert_bytes, len(sizes.expert_bytes), counts_of(sizes)
     most = counts[-1]
-    half, few = max(1, most // 2), few_of(sizes)
+    few, numbers = few_of(sizes), groups_of(sizes)
+    by_size = sizes.distinct_bytes()
+
+    def dense_ns(nbytes: float) -> float:
+        """As the simulator has it."""
+        row_flop = 16 * nbytes / sizes.bits if sizes.bits else 0.0
+        return max(
+            nbytes / dense_gb_per_s, sizes.rows * row_flop / tflops / 1e3 if tflops and sizes.rows > 1 else 0.0
+        )
 
     def fit(reading: Round) -> dict[str, float]:
-        def added(now: int = 0, copies: int = 0, cpu: int = 0, ahead: int = 0) -> float:
-            return reading[f"layer now={now} copies={copies} cpu={cpu} ahead={ahead}"] - bare
+        def added(now: int = 0, copies: int = 0, ahead: int = 0) -> float:
+            return reading[f"layer now={now} copies={copies} cpu=0 ahead={ahead}"] - bare
 
-        def mapped(kind: str, n: int) -> float:
-            return reading[f"layer mapped {kind}={n}"] - bare
-
-        one, bare = reading["one layer"], reading["layer now=0 copies=0 cpu=0 ahead=0"]
+        one = reading["one layer"]
+        names = ("layer now=0 copies=0 cpu=0 ahead=0", "layer bare=1", "layer bare=2")
+        bare = statistics.median(reading[name] for name in names if name in reading)
         alone = (bare * layers - one) / max(1, layers - 1)
-        groups = [0.0]
-        for n in range(1, most + 1):  # more residents never take less; what says so is noise
-            groups.append(max(groups[-1], added(now=n)))
-        launch, each = line(range(1, most + 1), groups[1:])
+        groups = dict(zip((0, *numbers), (0.0, *rising([added(now=n) for n in numbers])), strict=True))
+        for n in range(1, most):  # of several rows not each number was measured
+            groups.setdefault(n, float(np.interp(n, list(groups), list(groups.values()))))
+        points = [(n * expert, groups[n]) for n in numbers]
+        if len(by_size) > 1:
+            points = _points(reading, sizes, {n: groups[n] for n in numbers}, one - alone)
+        launch, each = line([nbytes for nbytes, _ in points], [ns for _, ns in points])
         landed = [added(copies=n) - groups[n] for n in counts]
         copy = min(line(counts, landed)[1], reading[f"layer piped copies={most}"] / most)
         sending, set_up = (
@@ -182,30 +237,68 @@ def fit_card(sizes: LiveSizes, dense_gb_per_s: float) -> Callable[[Round], dict[
         sent = added(now=most - 1, copies=1) - max(groups[most - 1], set_up + sending + copy) - groups[1]
         ahead = statistics.fmean(added(now=1, ahead=n) - n * sending for n in few)
         beside = max(0.0, added(now=most, ahead=1) - max(groups[most], ahead + sending))
-        filled = [reading[f"layer filled cpu={n}"] - bare - added(now=half, cpu=n) for n in few]
-        fill_copy, fill = (float(v) for v in np.polyfit(few, filled, 1))
-        paged = statistics.median((mapped("copies", n) - groups[n] - set_up) / n for n in counts)
-        dispatch, computed = line(counts, [added(cpu=n) for n in counts])
-        _, from_file = line(counts, [mapped("cpu", n) for n in counts])
-        return {
-            "gpu.sync_us": us(alone - sizes.dense_bytes[0] / dense_gb_per_s),
+        paged = statistics.median(
+            (reading[f"layer mapped copies={n}"] - bare - groups[n] - set_up) / n for n in counts
+        )
+        on_cpu = _cpu_figures(reading, sizes, bare, beside) if sizes.rows == 1 else {}
+        return on_cpu | {
+            "gpu.sync_us": us(alone - dense_ns(statistics.fmean(sizes.dense_bytes))),
             "gpu.launch_us": us(launch),
-            "gpu.expert_gb_per_s.default": expert / each,
-            **{f"gpu.group_us_by_bytes.{n * expert}": us(groups[n]) for n in range(1, most + 1)},
+            "gpu.expert_gb_per_s.default": 1 / each,
+            **{f"gpu.group_us_by_bytes.{round(nbytes)}": us(ns) for nbytes, ns in points},
             "link.copy_t0_us": us(set_up),
             "link.h2d_gb_per_s": expert / copy,
             "link.h2d_pageable_gb_per_s": expert / max(1.0, paged),
-            "cpu.dispatch_us": us(dispatch),
-            "cpu.expert_gb_per_s.pinned.default": expert / computed,
-            "cpu.expert_gb_per_s.page_cache.default": expert / from_file,
             "engine.pass_us": us(one - alone - sizes.head_bytes / dense_gb_per_s),
             "engine.start_us": us(reading["launch"]),
             "engine.send_us": us(sent),
             "engine.ahead_us": us(ahead - beside),
             "engine.copy_us": us(sending),
-            "engine.fill_us": us(fill - beside),
-            "engine.fill_copy_us": us(fill_copy),
             "engine.beside_us": us(beside),
         }
 
     return fit
+
+
+def _cpu_figures(reading: Round, sizes: LiveSizes, bare: float, beside: float) -> dict[str, float]:
+    """What layers with experts on the CPU say; `bare` and `beside` in ns."""
+    counts, few = counts_of(sizes), few_of(sizes)
+    half = max(1, counts[-1] // 2)
+
+    def added(now: int, cpu: int) -> float:
+        return reading[f"layer now={now} copies=0 cpu={cpu} ahead=0"] - bare
+
+    filled = [reading[f"layer filled cpu={n}"] - bare - added(half, n) for n in few]
+    fill_copy, fill = (float(v) for v in np.polyfit(few, filled, 1))
+    dispatch, computed = line(counts, [added(0, n) for n in counts])
+    _, from_file = line(counts, [reading[f"layer mapped cpu={n}"] - bare for n in counts])
+    return {
+        "cpu.dispatch_us": us(dispatch),
+        "cpu.expert_gb_per_s.pinned.default": sizes.mean_expert_bytes / computed,
+        "cpu.expert_gb_per_s.page_cache.default": sizes.mean_expert_bytes / from_file,
+        "engine.fill_us": us(fill - beside),
+        "engine.fill_copy_us": us(fill_copy),
+    }
+
+
+def _points(
+    reading: Round, sizes: LiveSizes, groups: Mapping[int, float], rest_ns: float
+) -> list[tuple[float, float]]:
+    """(bytes, ns) of groups of each size, ascending: what a size takes more or less than the mean of all layers.
+
+    Layers of one size were measured apart, those of the same number next to each other, so their differences are
+    free of what the host did meanwhile; how much a size more is worth is their line. `rest_ns` of a pass is not in
+    its layers.
+    """
+    by_size, mean = sizes.distinct_bytes(), sizes.mean_expert_bytes
+    shares = [rest_ns / sizes.expert_bytes.count(nbytes) for nbytes in by_size]
+    found: dict[float, list[float]] = {}
+    for n, ns in groups.items():
+        times = [
+            reading[f"layer bytes={nbytes} now={n}"] - share for nbytes, share in zip(by_size, shares, strict=True)
+        ]
+        slope = max(0.0, float(np.polyfit(by_size, times, 1)[0]))
+        for nbytes in by_size:
+            found.setdefault(n * nbytes, []).append(ns + slope * (nbytes - mean))
+    ordered = sorted(found)
+    return list(zip(ordered, rising([statistics.fmean(found[nbytes]) for nbytes in ordered]), strict=True))

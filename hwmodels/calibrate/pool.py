@@ -81,7 +81,7 @@ def pool_benches(
     first = next(iter(sources))
 
     def add(source: str, count: int, n: int) -> None:
-        event = event_of(CpuExperts(shape.hidden, count), sources[source], shape, n)
+        event = event_of(CpuExperts(shape.hidden, count, shape.form), sources[source], shape, n)
         params: dict[str, Any] = {"source": source, "workers": count, "experts": n}
         benches.append(Bench("cpu", params, lambda: repeat_ns(event, TIMES)))
 
@@ -114,7 +114,7 @@ def dense_benches(shape: ExpertShape, weights: Weights, rows: int, workers: int)
     list[Bench]
         Two benches in ns a product.
     """
-    pool = CpuExperts(shape.hidden, workers)
+    pool = CpuExperts(shape.hidden, workers, shape.form)
     x = np.random.default_rng(1).standard_normal((1, shape.hidden)).astype(np.float32)
     out = np.zeros(4 * rows, dtype=np.float32)
 

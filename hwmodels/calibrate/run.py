@@ -16,7 +16,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.calibrate import fit
 from expert_residency.hwmodels.calibrate.card import BIG_COPY, CopyLoop, ceiling_benches, together_benches
 from expert_residency.hwmodels.calibrate.cardless import USUAL, cold_benches, fit_cardless, warm_benches
+from expert_residency.hwmodels.calibrate.oncard import USUAL as ON_CARD
 from expert_residency.hwmodels.calibrate.oncard import card_benches, fit_card, mapped_benches
 from expert_residency.hwmodels.calibrate.pool import dense_benches, pool_benches, worker_counts
 from expert_residency.hwmodels.calibrate.readings import Bench, Readings, measure
@@ -43,6 +44,16 @@ KINDS = ("pinned", "pageable", "page_cache")
 Between = Callable[[State], None]
 FiguresOf = Callable[[Readings, Readings], dict[str, fit.Figure]]
 """Figures from the rounds of what was measured first, and of page cache and disk."""
+
+
+@dataclass(frozen=True)
+class OnCard:
+    """Engine and host memory that runs use too, so that both compute in one pool; and the slots of the runs."""
+
+    engine: CardEngine
+    arena: HostExperts
+    mapped: HostExperts
+    slots: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,6 +86,7 @@ def calibrate(
     rounds: int = 5,
     progress: Callable[[str], None] | None = None,
     between: Between | None = None,
+    on: OnCard | None = None,
 ) -> Calibration:
     """Measure and fit.
 
@@ -102,6 +114,8 @@ def calibrate(
         With a card or `cardless`, called after every round: live runs that are to meet the same machine. It is
         told the state of the page cache that is measured: with a card always warm; without one first warm, then
         cold, since a machine that has just dropped its page cache is slower for a while.
+    on
+        With a card: where the runs compute; made anew by default.
 
     Returns
     -------
@@ -118,14 +132,14 @@ def calibrate(
         raise HardwareError("no CUDA card here: name a profile for the card (--like rtx-5070), or use --cardless")
     most = workers or default_workers(card=with_card)
     expert = sizes.expert_bytes[0]
-    shape = ExpertShape.of(expert, sizes.hidden)
+    shape = sizes.shapes()[0]
     total = min(MOST_BYTES, max(LEAST_BYTES, sizes.experts * sum(sizes.expert_bytes)))
     with ExpertFile(folder / f"calibrate-{os.getpid()}.bin", total // expert * expert) as file:
         try:
             file.random_access()
             session = _Session(sizes, shape, file, most, rounds, progress)
             if with_card:
-                first, figures_of = session.with_card(between)
+                first, figures_of = session.with_card(between, on)
             else:
                 first, figures_of = session.cardless(between) if cardless else session.without()
             second = session.storage()
@@ -140,6 +154,37 @@ def calibrate(
         return Calibration(_joined(some, second), figures, to_toml(tables), engine, of_rounds)
 
     return of_rounds(slice(None))
+
+
+def on_card(sizes: LiveSizes, folder: Path, workers: int, ends: contextlib.ExitStack, slots: int = 0) -> OnCard:
+    """Engine, page-locked memory and a mapped file of a model, not larger than shows what caches cannot hold.
+
+    Parameters
+    ----------
+    sizes
+        The model.
+    folder
+        Where the expert file goes.
+    workers
+        CPU threads.
+    ends
+        Gives memory and file back.
+    slots
+        Of the runs that are to come.
+
+    Returns
+    -------
+    OnCard
+        Nothing has been computed in it.
+    """
+    arena = HostExperts(sizes, "arena", most_bytes=ARENA_BYTES)
+    ends.callback(arena.close)
+    mapped = HostExperts(sizes, "mmap", folder, MOST_BYTES)
+    ends.callback(mapped.close)
+    engine = CardEngine(sizes, arena, workers)
+    if slots:
+        engine.reserve(slots)
+    return OnCard(engine, arena, mapped, slots)
 
 
 def default_workers(*, card: bool) -> int:
@@ -168,14 +213,11 @@ class _Session:
             benches + fault_benches(self.file, self.shape, self.most), min(3, self.rounds), self.progress
         )
 
-    def with_card(self, between: Between | None) -> tuple[Readings, FiguresOf]:
+    def with_card(self, between: Between | None, on: OnCard | None) -> tuple[Readings, FiguresOf]:
         """Everything."""
         with tempfile.TemporaryDirectory(dir=self.file.path.parent) as folder, contextlib.ExitStack() as hosts:
-            arena = HostExperts(self.sizes, "arena", most_bytes=ARENA_BYTES)
-            hosts.callback(arena.close)
-            mapped = HostExperts(self.sizes, "mmap", Path(folder), MOST_BYTES)
-            hosts.callback(mapped.close)
-            taken = measure(self._card(arena, mapped), self.rounds, self.progress, _in_state(between, "warm"))
+            on = on or on_card(self.sizes, Path(folder), self.most, hosts)
+            taken = measure(self._card(on), self.rounds, self.progress, _in_state(between, "warm"))
 
         def figures_of(first: Readings, storage: Readings) -> dict[str, fit.Figure]:
             figures = {
@@ -183,22 +225,23 @@ class _Session:
                 **self._fit(first, fit.fit_links(self.expert)),
                 **self._fit(first, fit.fit_sharing(self.expert, self.most, 8, BIG_COPY)),
             }
-            dense = figures["gpu.dense_gb_per_s.default"].value
-            return figures | self._fit(first, fit_card(self.sizes, dense))
+            rates = (figures[name].value for name in ("gpu.dense_gb_per_s.default", "gpu.compute_tflops"))
+            return figures | _smoothed(fit.fit_rounds(first, fit_card(self.sizes, *rates), self.how, ON_CARD))
 
         return taken, figures_of
 
-    def _card(self, arena: HostExperts, mapped: HostExperts) -> list[Bench]:
+    def _card(self, on: OnCard) -> list[Bench]:
         """Layers of the engine, copies alone, the card's ceilings, the pool, and pool and link together."""
-        engine = CardEngine(self.sizes, arena, self.most)
+        engine, arena, mapped = on.engine, on.arena, on.mapped
         mapped.prepare(cold=False)
-        pinned, from_file = arena.weights(), mapped.weights()
+        self.file.warm()  # a file of its own, since that of the runs is dropped between rounds
+        pinned, from_file = arena.weights(), self.file.mapped()
         sources = dict(zip(KINDS, (pinned, random_weights(from_file.nbytes), from_file), strict=True))
         room = min(array.nbytes for array in sources.values())
         copies = CopyLoop({name: int(array.ctypes.data) for name, array in sources.items()}, room)
         return [
-            *card_benches(engine, arena, self.sizes),
-            *mapped_benches(engine, mapped, self.sizes),
+            *card_benches(engine, arena, self.sizes, on.slots),
+            *mapped_benches(engine, mapped, self.sizes, on.slots),
             *copies.benches(sorted({*COPY_SIZES, self.expert})),
             *ceiling_benches(),
             *pool_benches(self.shape, sources, self.counts, all_workers=self.most),
@@ -248,6 +291,19 @@ class _Session:
 
     def _fit(self, readings: Readings, how: Callable[[fit.Round], dict[str, float]]) -> dict[str, fit.Figure]:
         return fit.fit_rounds(readings, how, self.how)
+
+
+def _smoothed(figures: dict[str, fit.Figure]) -> dict[str, fit.Figure]:
+    """Groups of experts that were smoothed into their neighbours say so: no two readings are equal."""
+    groups = [name for name in figures if name.startswith("gpu.group_us_by_bytes.")]
+    groups.sort(key=lambda name: int(name.rsplit(".", 1)[1]))
+    values = [figures[name].value for name in groups]
+    same = [one == other for one, other in itertools.pairwise(values)]
+    changed = [
+        name for name, before, after in zip(groups, [False, *same], [*same, False], strict=True) if before or after
+    ]
+    how = "; smoothed: more bytes were measured to take less time"
+    return figures | {name: replace(figures[name], how=figures[name].how + how) for name in changed}
 
 
 def _in_state(between: Between | None, state: State) -> Callable[[], None] | None:

@@ -119,7 +119,7 @@ def fault_benches(file: ExpertFile, shape: ExpertShape, workers: int, experts: i
     list[Bench]
         One bench in ns an event.
     """
-    pool = CpuExperts(shape.hidden, workers)
+    pool = CpuExperts(shape.hidden, workers, shape.form)
     x = np.random.default_rng(2).standard_normal((1, shape.hidden)).astype(np.float32)
     out = np.zeros((1, shape.hidden), dtype=np.float32)
     stored = file.nbytes // shape.nbytes

@@ -1,7 +1,7 @@
 """The card's side of an expert engine: slots, dense parts and experts as CUDA graphs.
 
-A layer is two or three graph launches: *mixer* (norm, dense matrix, router, the ids and the row to the host),
-*experts* (gather m slots, three batched products, weighted sum) and, if the CPU computed some, *join* (its rows
+A layer is two or three graph launches: *mixer* (norm, dense matrix, router, the ids and the rows to the host),
+*experts* (a group of `grouped`, computed in the slots) and, if the CPU computed some, *join* (its rows
 up and added). Which slots an experts graph reads stands in a table on the card, one line an event, and a counter
 on the card says which line. Ids and rows cross the bus by kernels that read and write page-locked memory, not by
 copies, which would stand behind experts in the card's copy engines.
@@ -21,12 +21,17 @@ import numpy as np
 import numpy.typing as npt
 
 from expert_residency.errors import HardwareError
-from expert_residency.hwmodels.executor.experts import ExpertShape, random_weights
+from expert_residency.hwmodels.executor.experts import ExpertShape, Form, random_weights
+from expert_residency.hwmodels.executor.steps import MANY_ROWS, PAIRS_FEW, PAIRS_MANY
 
 
 @dataclass(frozen=True)
 class LiveSizes:
-    """What the card must hold: bytes of each MoE layer's expert and dense part, of the head; widths and counts."""
+    """What the card must hold: bytes of each MoE layer's expert and dense part, of the head; widths and counts.
+
+    Experts are of a form. A pass has so many rows, and an expert is wanted by `pairs` of them, in the mean. A
+    weight of the model has `bits`, 0 if nobody knows.
+    """
 
     hidden: int
     experts: int
@@ -34,10 +39,26 @@ class LiveSizes:
     expert_bytes: tuple[int, ...]
     dense_bytes: tuple[int, ...]
     head_bytes: int
+    form: Form = "bf16"
+    rows: int = 1
+    pairs: int = 1
+    bits: float = 0.0
+
+    @property
+    def mean_expert_bytes(self) -> float:
+        """Over the layers."""
+        return sum(self.expert_bytes) / len(self.expert_bytes)
+
+    def distinct_bytes(self, most: int = 3) -> list[int]:
+        """Sizes of experts that layers have, ascending; of many the smallest, the largest and some between."""
+        found = sorted(set(self.expert_bytes))
+        if len(found) <= most:
+            return found
+        return [found[round(i * (len(found) - 1) / (most - 1))] for i in range(most)]
 
     def shapes(self) -> list[ExpertShape]:
         """Expert shape of each layer."""
-        return [ExpertShape.of(nbytes, self.hidden) for nbytes in self.expert_bytes]
+        return [ExpertShape.of(nbytes, self.hidden, self.form) for nbytes in self.expert_bytes]
 
 
 def has_card() -> bool:
@@ -74,6 +95,10 @@ def pinned_weights(nbytes: int) -> Any:
     return host
 
 
+LINE_BYTES = 256
+"""Slots begin at multiples of this."""
+
+
 class _Mapped:
     """Page-locked memory under the address by which the card reaches it, in the form that torch takes."""
 
@@ -87,6 +112,58 @@ class _Mapped:
         }
 
 
+Table = npt.NDArray[np.int32]
+
+
+def most_pairs(sizes: LiveSizes) -> int:
+    """Most pairs of a tile; quantized experts take all of theirs one by one."""
+    if sizes.form != "bf16":
+        return max(1, sizes.rows)
+    return PAIRS_FEW if sizes.rows < MANY_ROWS else PAIRS_MANY
+
+
+def tables_of(
+    lines: Sequence[Sequence[tuple[int, Sequence[int]]]], most_pairs: int
+) -> tuple[Table, Table, list[list[int]]]:
+    """Tables of tiles and rows, and for each line how many tiles its first 0, 1, 2, ... slots are.
+
+    Parameters
+    ----------
+    lines
+        For each event the slots to read, each with the rows that want it.
+    most_pairs
+        Most pairs of a tile.
+
+    Returns
+    -------
+    (E, T, 3) int32, (E, P) int32, list of list of int
+        Tiles (slot, first pair, pairs) and rows of pairs, both filled up with zeros; tiles by slots.
+    """
+    tiles: list[list[tuple[int, int, int]]] = []
+    rows: list[list[int]] = []
+    ends = []
+    for line in lines:
+        here: list[tuple[int, int, int]] = []
+        wanted: list[int] = []
+        end = [0]
+        for slot, of_slot in line:
+            for start in range(0, len(of_slot), most_pairs):
+                part = of_slot[start : start + most_pairs]
+                here.append((slot, len(wanted), len(part)))
+                wanted.extend(part)
+            end.append(len(here))
+        tiles.append(here)
+        rows.append(wanted)
+        ends.append(end)
+    table = np.zeros((len(lines), max(1, *map(len, tiles)), 3), dtype=np.int32)
+    pairs = np.zeros((len(lines), max(1, *map(len, rows))), dtype=np.int32)
+    for e, (here, wanted) in enumerate(zip(tiles, rows, strict=True)):
+        if here:
+            table[e, : len(here)] = here
+            pairs[e, : len(wanted)] = wanted
+    return table, pairs, ends
+
+
 class Card:
     """Buffers and graphs of one model on the current card.
 
@@ -96,17 +173,17 @@ class Card:
         The model.
     slots
         Whole experts (of the largest size) in the pool, staging included.
-    rows
-        Rows of a pass.
     """
 
-    def __init__(self, sizes: LiveSizes, slots: int, rows: int = 1) -> None:
+    def __init__(self, sizes: LiveSizes, slots: int) -> None:
         torch = require_card()
+        from expert_residency.hwmodels.executor.grouped import Grouped
+
         self.torch = torch
         self.sizes = sizes
         self.shapes = sizes.shapes()
-        self.stride = max(sizes.expert_bytes)
-        self.rows = rows
+        self.stride = -(-max(sizes.expert_bytes) // LINE_BYTES) * LINE_BYTES
+        self.rows = rows = sizes.rows
         bf16, self.device = torch.bfloat16, torch.device("cuda")
         self.pool = torch.empty((slots, self.stride), dtype=torch.uint8, device=self.device)
         fill = torch.from_numpy(random_weights(self.stride).view(np.uint8)).to(self.device)
@@ -121,8 +198,9 @@ class Card:
         self.head = (
             torch.randn((head_rows, sizes.hidden), device=self.device).to(bf16) * 0.02 if head_rows else None
         )
-        self.x = torch.randn((rows, sizes.hidden), device=self.device).to(bf16)
-        self.mix = torch.full((sizes.experts, 1, 1), 1.0 / sizes.top_k, device=self.device, dtype=bf16)
+        self.x = torch.randn((rows, sizes.hidden), device=self.device)
+        pairs = max(sizes.experts, 8 * sizes.pairs, rows * sizes.top_k)
+        self.grouped = Grouped(torch, self.device, self.shapes, rows, pairs)
         self.line = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.ids = torch.zeros((rows, sizes.top_k), dtype=torch.int64, pin_memory=True)
         self.x_host = torch.zeros((rows, sizes.hidden), dtype=torch.float32, pin_memory=True)
@@ -137,7 +215,7 @@ class Card:
                 (self.token, "<i8"),
             )
         )
-        self.tables: list[Any] = []
+        self.tables: list[tuple[Any, Any]] = []
         self.compute = torch.cuda.Stream()
         self.copying = torch.cuda.Stream()
         self._graph_pool = torch.cuda.graph_pool_handle()
@@ -148,21 +226,27 @@ class Card:
         """Where a slot begins in the card's memory."""
         return self.address + slot * self.stride
 
-    def set_tables(self, tables: Sequence[npt.NDArray[np.int64]]) -> None:
-        """Slots to read, one line an event: one table for residents, one for what lands.
+    def set_tables(self, tables: Sequence[tuple[Table, Table]]) -> None:
+        """Tiles (events, tiles, 3) and rows of their pairs (events, pairs): for residents, and for what lands.
 
-        Graphs hold the addresses of the tables on the card: tables as long as the last ones are written over them,
-        others are made anew and the graphs that read them dropped.
+        Graphs hold the addresses of the tables on the card: tables of the shape of the last ones are written over
+        them, others are made anew and the graphs that read them dropped.
+
+        Raises
+        ------
+        HardwareError
+            More pairs in a group than rows can want.
         """
-        wide = [np.zeros((len(t), self.sizes.experts), dtype=np.int64) for t in tables]
-        for new, given in zip(wide, tables, strict=True):
-            new[:, : given.shape[1]] = given
-        sources = [self.torch.from_numpy(new) for new in wide]
-        if [t.shape for t in self.tables] == [t.shape for t in sources]:
-            for old, source in zip(self.tables, sources, strict=True):
-                old.copy_(source)
+        if max(rows.shape[1] for _, rows in tables) > self.grouped.pairs:
+            raise HardwareError(f"a group of more than {self.grouped.pairs} (row, expert) pairs")
+        sources = [tuple(self.torch.from_numpy(part) for part in pair) for pair in tables]
+        known = [tuple(part.shape for part in pair) for pair in self.tables]
+        if known == [tuple(part.shape for part in pair) for pair in sources]:
+            for pair, source in zip(self.tables, sources, strict=True):
+                for old, new in zip(pair, source, strict=True):
+                    old.copy_(new)
         else:
-            self.tables = [source.to(self.device) for source in sources]
+            self.tables = [(tiles.to(self.device), rows.to(self.device)) for tiles, rows in sources]
             self._graphs = {k: g for k, g in self._graphs.items() if k[0] != "experts"}
         self.rewind()
 
@@ -179,16 +263,16 @@ class Card:
         return self._graph(("mixer", layer), lambda: self._mixer(layer))
 
     def experts(self, layer: int, table: int, n: int) -> Any:
-        """Graph of the first `n` slots of the event's line in a table.
+        """Graph of the first `n` tiles of the event's line in a table.
 
         Parameters
         ----------
         layer
             MoE layer, from 0.
         table
-            Number of the table of slots.
+            Number of the table of tiles.
         n
-            Slots of the line.
+            Tiles of the line.
 
         Returns
         -------
@@ -207,31 +291,21 @@ class Card:
         return self._graph(("head",), self._finish)
 
     def _mixer(self, layer: int) -> None:
-        torch = self.torch
-        self.line.add_(1)
-        normed = torch.nn.functional.rms_norm(self.x, (self.sizes.hidden,))
-        out = normed @ self.dense[layer].T
+        torch, grouped = self.torch, self.grouped
+        grouped.normalize(self.x, self._x_host, self.line)  # counts the event
+        out = grouped.normed @ self.dense[layer].T
         chosen = out[:, : self.sizes.experts].float().topk(self.sizes.top_k).indices
         torch.add(chosen, 0, out=self._ids)  # a kernel; copy_ would be a copy
-        self._x_host.copy_(normed)  # widens, and so is a kernel
 
     def _experts(self, shape: ExpertShape, table: int, n: int) -> None:
-        torch = self.torch
-        hidden, width = shape.hidden, shape.width
-        slots = self.tables[table].index_select(0, self.line)[0, :n]
-        blobs = self.pool[:, : shape.nbytes].view(torch.bfloat16).index_select(0, slots)
-        gate_up = blobs[:, : 2 * width * hidden].view(n, 2 * width, hidden)
-        down = blobs[:, 2 * width * hidden : 3 * width * hidden].view(n, hidden, width)
-        normed = torch.nn.functional.rms_norm(self.x, (hidden,)).expand(n, self.rows, hidden)
-        both = torch.bmm(normed, gate_up.transpose(1, 2))
-        inner = torch.nn.functional.silu(both[..., :width]) * both[..., width:]
-        self.x.add_((torch.bmm(inner, down.transpose(1, 2)) * self.mix[:n]).sum(0))
+        tiles, rows = self.tables[table]
+        self.grouped.group(shape, n, self.pool, tiles, rows, self.line, self.x, 1.0 / self.sizes.top_k)
 
     def _join(self) -> None:
         self.x.add_(self._from_cpu)
 
     def _finish(self) -> None:
-        last = self.x if self.head is None else self.x @ self.head.T
+        last = self.x if self.head is None else self.x.to(self.head.dtype) @ self.head.T
         self.torch.add(last.argmax(-1), 0, out=self._token)
 
     def _graph(self, key: tuple[Any, ...], work: Callable[[], None]) -> Any:
@@ -243,7 +317,7 @@ class Card:
             torch.cuda.synchronize()
             with torch.cuda.stream(self.compute):
                 work()
-                self.line.clamp_(min=0, max=len(self.tables[0]) - 1 if self.tables else 0)
+                self.line.clamp_(min=0, max=len(self.tables[0][0]) - 1 if self.tables else 0)
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._graph_pool, stream=self.compute):

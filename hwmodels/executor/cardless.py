@@ -48,7 +48,7 @@ class CardlessEngine:
         self.file = ExpertFile(folder / f"experts-{self.stride * experts}.bin", self.stride * experts)
         self.file.random_access()
         self.size_of = [size for size in sizes.expert_bytes for _ in range(sizes.experts)]
-        self.cpu = CpuExperts(sizes.hidden, workers)
+        self.cpu = CpuExperts(sizes.hidden, workers, sizes.form)
         rows = [n // 2 // sizes.hidden for n in (*sizes.dense_bytes, sizes.head_bytes)]
         starts = np.concatenate([[0], np.cumsum(rows)]) * sizes.hidden
         self.dense = random_weights(2 * max(int(starts[-1]), 1))

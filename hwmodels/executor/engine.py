@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from expert_residency.errors import HardwareError
-from expert_residency.hwmodels.executor.card import Card, LiveSizes, pinned_weights
+from expert_residency.hwmodels.executor.card import Card, LiveSizes, most_pairs, pinned_weights, tables_of
 from expert_residency.hwmodels.executor.copies import Batch, Copier, prepare
 from expert_residency.hwmodels.executor.experts import CpuExperts
 from expert_residency.hwmodels.executor.files import ExpertFile
@@ -111,7 +111,7 @@ class CardEngine:
 
     def __init__(self, sizes: LiveSizes, host: HostExperts, workers: int) -> None:
         self.sizes = sizes
-        self.cpu = CpuExperts(sizes.hidden, workers)
+        self.cpu = CpuExperts(sizes.hidden, workers, sizes.form)
         self._card: Card | None = None
         self._marks = Marks()
         self.use(host)
@@ -133,25 +133,34 @@ class CardEngine:
     def load(self, program: Program) -> None:
         """Make the slots, tables and graphs of a program, and work out all that can be worked out beforehand."""
         card = self.reserve(program.slots)
-        tables = [np.zeros((len(program.steps), self.sizes.experts), dtype=np.int64) for _ in range(2)]
-        for table, rows in zip(tables, zip(*map(_rows, program.steps), strict=True), strict=True):
-            for e, slots in enumerate(rows):
-                table[e, : len(slots)] = slots
-        card.set_tables(tables)
+        steps = program.steps
+        most = most_pairs(self.sizes)
+        rows = list(zip(*map(_rows, steps), strict=True))
+        made = [
+            tables_of(
+                [[(slot, step.wanting(slot)) for slot in slots] for step, slots in zip(steps, of, strict=True)],
+                most,
+            )
+            for of in rows
+        ]
+        card.set_tables([(tiles, pairs) for tiles, pairs, _ in made])
+        ends = list(zip(*(found for _, _, found in made), strict=True))
         self._program = program
         self._offsets = [
             np.asarray([self.host.offset(key) // 2 for key in step.cpu], dtype=np.int64) for step in program.steps
         ]
-        self._launch = [self._launches(card, step) for step in program.steps]
+        self._launch = [self._launches(card, step, end) for step, end in zip(steps, ends, strict=True)]
         self._join, self._finish = card.join(), card.finish()
 
     @staticmethod
-    def _launches(card: Card, step: Step) -> tuple[Any, tuple[Any, Any], tuple[Any, Any]]:
+    def _launches(
+        card: Card, step: Step, ends: tuple[list[int], list[int]]
+    ) -> tuple[Any, tuple[Any, Any], tuple[Any, Any]]:
         """Mixer; residents and those that land, while what was copied ahead is under way, and when it is there."""
 
         def groups(now: int, later: int) -> tuple[Any, Any]:
-            first = card.experts(step.layer, 0, now) if now else None
-            return first, card.experts(step.layer, 1, later) if later else None
+            first = card.experts(step.layer, 0, ends[0][now]) if now else None
+            return first, card.experts(step.layer, 1, ends[1][later]) if later else None
 
         now, later = map(len, _rows(step))
         there = groups(now, later - step.pending)

@@ -1,8 +1,12 @@
-"""The CPU pool: SwiGLU experts in bfloat16, one event at a call.
+"""What an expert is, and the CPU pool: SwiGLU experts, one event at a call.
 
-An expert is three matrices in one blob: gate (width x hidden), up (the same), down (hidden x width). The rows of
-all experts of an event are split over the workers; weights are widened to float32 in registers, so that the bytes
-read are those of the blob. Two fork-joins an event (gate and up, then down), no Python in between.
+An expert is three matrices in one blob: gate (width x hidden), up (the same), down (hidden x width), in one of
+three forms. `bf16`: numbers. `q8_0` and `q4_0`, in the manner of GGUF's types of these names: blocks of 32 weights
+of a row, signed bytes or nibbles less 8 (the low ones are a block's first half), and a factor a block; first all
+integers of the three matrices, then all factors, which are bfloat16 here. The bytes are GGUF's, 34 and 18 a block.
+
+The rows of all experts of an event are split over the workers; weights are widened to float32 in registers, so
+that the bytes read are those of the blob. Two fork-joins an event (gate and up, then down), no Python in between.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,31 +25,78 @@ Weights = npt.NDArray[np.uint16]
 Floats = npt.NDArray[np.float32]
 
 
+Form = Literal["bf16", "q8_0", "q4_0"]
+BLOCK = 32
+"""Weights of a row that share a factor."""
+BITS: dict[Form, float] = {"bf16": 16, "q8_0": 8.5, "q4_0": 4.5}
+"""Bits a weight, factors included."""
+
+
+def form_of(family: str, hidden: int) -> Form:
+    """Form that stands in for a quantization family: four bits or eight in blocks, or bfloat16."""
+    if hidden % BLOCK:
+        return "bf16"
+    if family in ("q8", "int8", "fp8", "q6", "iq6"):
+        return "q8_0"
+    return "bf16" if family in ("bf16", "fp16", "fp32", "unknown", "default") else "q4_0"
+
+
 @dataclass(frozen=True)
 class ExpertShape:
-    """Shape of a bfloat16 expert of a given size: the widest that fits into `nbytes`."""
+    """Shape of an expert of a given size: the widest that fits into `nbytes`, in whole blocks or 16-byte lines."""
 
     hidden: int
     width: int
     nbytes: int
+    form: Form = "bf16"
 
     @classmethod
-    def of(cls, nbytes: int, hidden: int) -> ExpertShape:
+    def of(cls, nbytes: int, hidden: int, form: Form = "bf16") -> ExpertShape:
         """Shape for `nbytes` bytes.
+
+        Parameters
+        ----------
+        nbytes
+            Of the expert.
+        hidden
+            Width of the rows.
+        form
+            Of the weights.
+
+        Returns
+        -------
+        ExpertShape
+            The shape.
 
         Raises
         ------
         HardwareError
             If not one row fits, or the size is odd.
         """
-        width = nbytes // (6 * hidden) if hidden > 0 else 0
+        width = int(nbytes * 8 // (3 * BITS[form] * hidden)) if hidden > 0 else 0
+        unit = (8 if width >= 8 else 1) if form == "bf16" else BLOCK
+        width = width // unit * unit
         if width < 1 or nbytes % 2:
-            raise HardwareError(f"an expert of {nbytes} bytes cannot be a bfloat16 one of hidden size {hidden}")
-        return cls(hidden, width, nbytes)
+            raise HardwareError(f"an expert of {nbytes} bytes cannot be a {form} one of hidden size {hidden}")
+        return cls(hidden, width, nbytes, form)
+
+    @property
+    def matrix_bytes(self) -> int:
+        """Bytes of one matrix without its factors."""
+        bits = {"bf16": 16, "q8_0": 8, "q4_0": 4}[self.form]
+        return self.hidden * self.width * bits // 8
+
+    @property
+    def factor_bytes(self) -> int:
+        """Bytes of the factors of one matrix."""
+        return 0 if self.form == "bf16" else self.hidden * self.width // BLOCK * 2
 
 
 def random_weights(nbytes: int, seed: int = 0) -> Weights:
-    """`nbytes` of finite bfloat16 numbers of either sign and a magnitude about 0.01, as their bits."""
+    """`nbytes` of finite bfloat16 numbers of either sign and a magnitude about 0.01, as their bits.
+
+    As integers and factors of a quantized form they are as good as any.
+    """
     block = np.random.default_rng(seed).integers(0, 1 << 16, size=min(nbytes // 2, 1 << 22), dtype=np.uint16)
     block = (block & np.uint16(0x80FF)) | np.uint16(0x3C00)
     return np.resize(block, nbytes // 2)
@@ -67,6 +118,8 @@ class CpuExperts:
         Width of the rows.
     workers
         Threads, the calling one included.
+    form
+        Of the experts.
 
     Raises
     ------
@@ -74,12 +127,12 @@ class CpuExperts:
         More workers than the machine has.
     """
 
-    def __init__(self, hidden: int, workers: int) -> None:
+    def __init__(self, hidden: int, workers: int, form: Form = "bf16") -> None:
         if not 1 <= workers <= max_workers():
             raise HardwareError(f"{workers} workers asked for; this machine has 1 to {max_workers()}")
         self.hidden = hidden
         self.workers = workers
-        self._experts, self._matvec = _kernels()
+        self._experts, self._matvec = _kernels(form)
         self._inner = np.zeros(0, dtype=np.float32)
 
     def __call__(
@@ -117,10 +170,10 @@ class CpuExperts:
 
 
 @functools.cache
-def _kernels() -> tuple[Callable[..., None], Callable[..., None]]:
-    """Compile (or load from numba's cache) the two kernels."""
+def _dots(form: Form) -> tuple[Any, Any]:
+    """Compiled products with a vector: of a row of a matrix in the form; of bfloat16 numbers."""
     from llvmlite import ir
-    from numba import njit, prange, types
+    from numba import njit, types
     from numba.extending import intrinsic
 
     def widening(_context: Any, _bits: Any) -> Any:
@@ -142,21 +195,116 @@ def _kernels() -> tuple[Callable[..., None], Callable[..., None]]:
             total += widen(row[j]) * x[j]
         return total
 
+    @njit(fastmath=True, inline="always")
+    def plain(weights: Any, base: Any, factors: Any, row: Any, x: Any) -> Any:
+        return dot(weights, base + row * len(x), x)
+
+    if form == "bf16":
+        return plain, dot
+    row_dot, block_bytes = _row_of_blocks(form), {"q8_0": 32, "q4_0": 16}[form]
+
+    @njit(inline="always")
+    def blocks_dot(weights: Any, base: Any, factors: Any, row: Any, x: Any) -> Any:
+        blocks = len(x) // 32
+        start = np.int64(weights.ctypes.data)
+        line = start + 2 * base + row * blocks * block_bytes
+        return row_dot(line, start + 2 * (factors + row * blocks), np.int64(x.ctypes.data), np.int64(blocks))
+
+    return blocks_dot, dot
+
+
+def _row_of_blocks(form: Form) -> Any:
+    """Product of a row of blocks and a vector, by the addresses of integers, factors and vector.
+
+    Sixteen sums go through the whole row and are added up once; a compiler adds them up once a block, which takes
+    five times as long.
+    """
+    from llvmlite import ir
+    from numba import types
+    from numba.core import cgutils
+    from numba.extending import intrinsic
+
+    byte, half, word, long, real = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
+    bytes_, reals = ir.VectorType(byte, 16), ir.VectorType(real, 16)
+    fast = ("fast",)
+    declare: Any = cgutils.get_or_insert_function
+
+    def row_of_blocks(_context: Any, _line: Any, _factors: Any, _x: Any, _blocks: Any) -> Any:
+        def generate(_target: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            line, factors, x, blocks = args
+            before = builder.block
+            loop, done = builder.append_basic_block("blocks"), builder.append_basic_block("summed")
+            builder.branch(loop)
+            builder.position_at_end(loop)
+            b, sums = builder.phi(long), builder.phi(reals)
+            b.add_incoming(ir.Constant(long, 0), before)
+            sums.add_incoming(ir.Constant(reals, [0.0] * 16), before)
+
+            def load(kind: Any, start: Any, stride: int, offset: int, align: int) -> Any:
+                at = builder.add(builder.mul(b, ir.Constant(long, stride)), ir.Constant(long, offset))
+                found = builder.load(builder.inttoptr(builder.add(start, at), kind.as_pointer()))
+                found.align = align
+                return found
+
+            def times(values: Any, offset: int) -> Any:
+                return builder.fmul(builder.sitofp(values, reals), load(reals, x, 128, offset, 4), flags=fast)
+
+            def each(value: int) -> Any:
+                return ir.Constant(bytes_, [value] * 16)
+
+            if form == "q4_0":
+                pairs = load(bytes_, line, 16, 0, 1)
+                low = builder.sub(builder.and_(pairs, each(15)), each(8))
+                high = builder.sub(builder.lshr(pairs, each(4)), each(8))
+            else:
+                low, high = load(bytes_, line, 32, 0, 1), load(bytes_, line, 32, 16, 1)
+            both = builder.fadd(times(low, 0), times(high, 64), flags=fast)
+            bits = builder.shl(builder.zext(load(half, factors, 2, 0, 2), word), ir.Constant(word, 16))
+            empty, first = ir.Constant(reals, ir.Undefined), ir.Constant(word, 0)
+            single = builder.insert_element(empty, builder.bitcast(bits, real), first)
+            factor = builder.shuffle_vector(single, empty, ir.Constant(ir.VectorType(word, 16), [0] * 16))
+            added = builder.fadd(sums, builder.fmul(both, factor, flags=fast), flags=fast)
+            following = builder.add(b, ir.Constant(long, 1))
+            b.add_incoming(following, loop)
+            sums.add_incoming(added, loop)
+            builder.cbranch(builder.icmp_signed("<", following, blocks), loop, done)
+            builder.position_at_end(done)
+            kind = ir.FunctionType(real, [real, reals])
+            total = declare(builder.module, kind, "llvm.vector.reduce.fadd.v16f32")
+            return builder.call(total, [ir.Constant(real, 0.0), added], fastmath=fast)
+
+        return types.float32(*[types.int64] * 4), generate
+
+    return intrinsic(row_of_blocks)
+
+
+@functools.cache
+def _kernels(form: Form) -> tuple[Callable[..., None], Callable[..., None]]:
+    """The two kernels for experts of a form, compiled at the first call."""
+    from numba import njit, prange
+
+    product, dot = _dots(form)
+    shift = {"bf16": 0, "q8_0": 1, "q4_0": 2}[form]
+
     @njit(parallel=True, fastmath=True, nogil=True)
     def experts(weights: Any, offsets: Any, width: Any, x: Any, inner: Any, out: Any) -> None:
         n, rows, hidden = len(offsets), x.shape[0], x.shape[1]
+        matrix = (width * hidden) >> shift
+        blocks = width * hidden // 32
         for item in prange(n * width):
             e = item // width
             i = item - e * width
+            at = offsets[e]
             for r in range(rows):
-                gate = dot(weights, offsets[e] + i * hidden, x[r])
-                up = dot(weights, offsets[e] + (width + i) * hidden, x[r])
+                gate = product(weights, at, at + 3 * matrix, i, x[r])
+                up = product(weights, at + matrix, at + 3 * matrix + blocks, i, x[r])
                 inner[e, r, i] = gate / (np.float32(1.0) + np.exp(-gate)) * up
         for o in prange(hidden):
             for r in range(rows):
                 total = np.float32(0.0)
                 for e in range(n):
-                    total += dot(weights, offsets[e] + (2 * hidden + o) * width, inner[e, r])
+                    at = offsets[e]
+                    total += product(weights, at + 2 * matrix, at + 3 * matrix + 2 * blocks, o, inner[e, r])
                 out[r, o] = total
 
     @njit(parallel=True, fastmath=True, nogil=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,6 +12,9 @@ import numpy.typing as npt
 Copies = tuple[tuple[int, int], ...]
 """(key, slot) pairs."""
 IntArray = npt.NDArray[np.int64]
+ONE_ROW = (0,)
+PAIRS_FEW, PAIRS_MANY, MANY_ROWS = 16, 64, 64
+"""Pairs of a tile of a bfloat16 model in passes of fewer rows than `MANY_ROWS`, and of as many or more."""
 
 
 class Step(NamedTuple):
@@ -34,6 +38,12 @@ class Step(NamedTuple):
     """Copied ahead when the router is known."""
     ahead_done: Copies = ()
     """Copied ahead, or filled after the CPU served it, when the event is done."""
+    rows: Mapping[int, tuple[int, ...]] | None = None
+    """Which rows of the pass want the expert in a slot; None: the pass has one row."""
+
+    def wanting(self, slot: int) -> tuple[int, ...]:
+        """Rows that want the expert in a slot."""
+        return ONE_ROW if self.rows is None else self.rows[slot]
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,10 @@ def measure(
         int | None,
         typer.Option(min=2, help="Decode passes of a run; as many as there are up to 160, or 64 without a card."),
     ] = None,
+    rows: Annotated[
+        int,
+        typer.Option(min=1, help="Rows of a pass: so many decode passes of the trace are one, as in a window."),
+    ] = 1,
     warmup: Annotated[int | None, typer.Option(min=0, help="Of them not counted; a fifth by default.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="How often every variant is run.")] = 2,
     full: Annotated[bool, typer.Option("--full", help="All variants, not a few of each kind.")] = False,
@@ -91,9 +95,9 @@ def measure(
     own = trace.removeprefix("bundled:") not in list_bundled() or model is not None
     plans = [
         make_plan(
-            recorded, label, _label(name, cardless, factor),
+            recorded, label, _label(name, cardless, factor, rows),
             cardless=cardless, factor=factor, passes=passes, warmup=warmup, rounds=rounds, full=full,
-            calibrate=chosen is None,
+            calibrate=chosen is None, rows=rows,
         )
         for factor in dict.fromkeys(factors)
     ]  # fmt: skip
@@ -119,6 +123,7 @@ def _run(
     plans: list[Plan], out: Path, folder: Path, workers: int | None, profile: tuple[Path, Path] | None
 ) -> None:
     """Carry out all groups; what one has written stays when a later one fails."""
+    from expert_residency.sim.live.check import compared
     from expert_residency.sim.live.measure import measure as carry_out
 
     for plan in plans:
@@ -132,6 +137,8 @@ def _run(
                 progress=partial(_say, update, plan.label),
             )
         say(f"{table}: {len(plan.outcomes)} variants of {plan.rounds} rounds")
+        for line in compared(plan.label, out, each=False):
+            say(line)
         if noisy:
             say(f"noisy, the rounds differ by more than a quarter: {', '.join(noisy)}")
     say(f"next: residency validate --group live --live {out}")
@@ -141,13 +148,17 @@ def _say(update: Callable[[str], None], label: str, text: str) -> None:
     update(f"{label}: {text}")
 
 
-def _label(name: str, cardless: bool, factor: int) -> str:
+def _label(name: str, cardless: bool, factor: int, rows: int) -> str:
     """Name of a group's files, which is the name of its profile as well."""
     from expert_residency.errors import SimError
 
     if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", name):
         raise SimError(f"--name {name}: lower-case letters, digits and . + - are possible, as in my-server")
-    return f"{name}-cardless" + (f"-x{factor}" if factor > 1 else "") if cardless else f"{name}-x{factor}"
+    return (
+        f"{name}-cardless" + (f"-x{factor}" if factor > 1 else "")
+        if cardless
+        else f"{name}-x{factor}" + (f"-r{rows}" if rows > 1 else "")
+    )
 
 
 def _factor(group: str) -> int:

@@ -16,9 +16,8 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from expert_residency.errors import SimError
 from expert_residency.files import write_text
@@ -26,8 +25,11 @@ from expert_residency.hwmodels.executor.steps import Measured
 from expert_residency.hwmodels.units import format_bytes
 from expert_residency.sim.live.plan import Plan, State
 from expert_residency.sim.live.schedule import Schedule, sizes_of
-from expert_residency.sim.live.variants import Arm, run_in_turn, to_rows, write_rows
+from expert_residency.sim.live.variants import Arm, decode_window, run_in_turn, to_rows, write_rows
 from expert_residency.traces import RoutingTrace, write_parquet
+
+if TYPE_CHECKING:
+    from expert_residency.hwmodels.calibrate.run import OnCard
 
 Runner = Callable[[Arm, Schedule], Measured]
 
@@ -104,6 +106,7 @@ def measure(
     """
     from expert_residency.hwmodels.calibrate import calibrate
     from expert_residency.hwmodels.calibrate.cardless import USUAL
+    from expert_residency.hwmodels.calibrate.oncard import USUAL as ON_CARD
     from expert_residency.hwmodels.calibrate.run import default_workers
 
     threads = workers or default_workers(card=not plan.cardless)
@@ -111,8 +114,11 @@ def measure(
         tempfile.TemporaryDirectory(prefix="measure-", dir=folder or out) as place,
         contextlib.ExitStack() as ends,
     ):
-        runner = _cardless if plan.cardless else _card
-        run = runner(plan, Path(place), threads, ends)
+        run, on = (
+            _cardless(plan, Path(place), threads, ends)
+            if plan.cardless
+            else _card(plan, Path(place), threads, ends)
+        )
         turns = {state: run_in_turn(found, run, progress) for state, found in plan.by_state.items()}
 
         def between(state: State) -> None:
@@ -121,9 +127,9 @@ def measure(
 
         if profile is None:
             made = calibrate(
-                sizes_of(plan.geometry), Path(place), name=plan.label, family=plan.geometry.quant_family,
-                cardless=plan.cardless, workers=workers, rounds=plan.calibration_rounds, progress=progress,
-                between=between,
+                sizes_of(plan.geometry, plan.longest), Path(place), name=plan.label,
+                family=plan.geometry.quant_family, cardless=plan.cardless, workers=workers,
+                rounds=plan.calibration_rounds, progress=progress, between=between, on=on,
             )  # fmt: skip
             texts, noisy = (made.profile_toml, made.engine_toml), made.noisy
             readings = json.dumps(made.readings.table(), indent=0) + "\n"
@@ -140,7 +146,7 @@ def measure(
     rows: list[dict[str, Any]] = []
     for one in plan.outcomes:
         passes, warmup = plan.spans[one.arm.start]
-        usual = USUAL if plan.cardless else 0.5
+        usual = USUAL if plan.cardless else ON_CARD
         rows += to_rows([one], describe(plan.label, plan.cardless), plan.windows[passes], warmup, usual)
     table = out / f"live-{plan.label}.csv"
     write_rows(rows, table)
@@ -159,30 +165,26 @@ def write_trace(trace: RoutingTrace, plan: Plan, path: Path) -> None:
     path
         `NAME.parquet` in the table's folder, with the name that the table has.
     """
-    longest = plan.windows[max(plan.windows)]
-    write_parquet(replace(longest, geometry=trace.geometry), path)
+    write_parquet(decode_window(trace, plan.rows * max(plan.windows)), path)
 
 
-def _card(plan: Plan, folder: Path, workers: int, ends: contextlib.ExitStack) -> Runner:
-    """One engine with room for the largest variant, and both kinds of host memory."""
-    from expert_residency.hwmodels.executor.engine import CardEngine, HostExperts
+def _card(plan: Plan, folder: Path, workers: int, ends: contextlib.ExitStack) -> tuple[Runner, OnCard | None]:
+    """One engine with room for the largest variant, and both kinds of host memory; calibrated in the same."""
+    from expert_residency.hwmodels.calibrate.run import on_card
 
-    sizes = sizes_of(plan.geometry)
-    kinds = {"arena": HostExperts(sizes, "arena"), "mmap": HostExperts(sizes, "mmap", folder)}
-    for host in kinds.values():
-        ends.callback(host.close)
-    engine = CardEngine(sizes, kinds["arena"], workers)
-    engine.reserve(max(one.schedule.slots for one in plan.outcomes))
+    sizes = sizes_of(plan.geometry, plan.longest)
+    on = on_card(sizes, folder, workers, ends, max(one.schedule.slots for one in plan.outcomes))
+    engine, kinds = on.engine, {"arena": on.arena, "mmap": on.mapped}
 
     def run(arm: Arm, schedule: Schedule) -> Measured:
         engine.use(kinds[arm.host])
         engine.load(schedule)
         return engine.run(arm.start)
 
-    return run
+    return run, on
 
 
-def _cardless(plan: Plan, folder: Path, workers: int, ends: contextlib.ExitStack) -> Runner:
+def _cardless(plan: Plan, folder: Path, workers: int, ends: contextlib.ExitStack) -> tuple[Runner, OnCard | None]:
     """The engine without a card, over the expert file that the calibration reads too."""
     from expert_residency.hwmodels.executor.cardless import CardlessEngine
 
@@ -193,7 +195,7 @@ def _cardless(plan: Plan, folder: Path, workers: int, ends: contextlib.ExitStack
         engine.load(schedule)
         return engine.run(arm.start)
 
-    return run
+    return run, None
 
 
 def describe(label: str, cardless: bool) -> dict[str, object]:

@@ -6,14 +6,14 @@ routing with experts and dense parts of four times the bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from expert_residency.errors import SimError
 from expert_residency.hwmodels.units import format_bytes
 from expert_residency.sim.live.schedule import make_schedule
-from expert_residency.sim.live.variants import Arm, Outcome, decode_window, scaled
+from expert_residency.sim.live.variants import Arm, Outcome, decode_window, in_windows, scaled
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
 
 State = Literal["cold", "warm"]
@@ -46,6 +46,8 @@ class Plan:
         How often every variant is run.
     calibrate
         Whether the machine is measured in the same session.
+    rows
+        Of a pass.
     """
 
     label: str
@@ -56,6 +58,12 @@ class Plan:
     spans: Mapping[State, tuple[int, int]]
     rounds: int
     calibrate: bool
+    rows: int = 1
+
+    @property
+    def longest(self) -> RoutingTrace:
+        """The longest trace that is run."""
+        return self.windows[max(self.windows)]
 
     @property
     def by_state(self) -> dict[State, list[Outcome]]:
@@ -82,16 +90,24 @@ class Plan:
 
         experts = self.stride_bytes * self.geometry.n_experts
         own = min(MOST_BYTES, max(LEAST_BYTES, self.geometry.all_expert_bytes))
-        return experts + self.calibrate * (own if self.cardless else own + min(MOST_BYTES, experts))
+        return (experts if self.cardless else min(MOST_BYTES, experts)) + self.calibrate * own
+
+    @property
+    def whole_file(self) -> bool:
+        """Whether each expert has a place of its own in the file; experts that share one are never cold twice."""
+        from expert_residency.hwmodels.calibrate.run import MOST_BYTES
+
+        return self.cardless or self.stride_bytes * self.geometry.n_experts <= MOST_BYTES
 
     @property
     def ram_bytes(self) -> int:
         """Memory of the process, without pages of the files."""
-        from expert_residency.hwmodels.calibrate.run import MOST_BYTES
+        from expert_residency.hwmodels.calibrate.run import ARENA_BYTES, MOST_BYTES
 
         slots = max(one.schedule.slots for one in self.outcomes)
         dense = sum(self.geometry.dense_bytes) + self.geometry.head_bytes
-        held = slots * self.stride_bytes + dense if self.cardless else self.geometry.all_expert_bytes
+        arena = min(ARENA_BYTES, self.stride_bytes * self.geometry.n_experts)
+        held = slots * self.stride_bytes + dense if self.cardless else arena
         return held + self.calibrate * min(MOST_BYTES, self.geometry.all_expert_bytes)
 
     @property
@@ -146,6 +162,8 @@ def make_plan(
     rounds: int = 2,
     full: bool = False,
     calibrate: bool = True,
+    rows: int = 1,
+    arms: Sequence[Arm] | None = None,
 ) -> Plan:
     """Take all decisions of a group of runs.
 
@@ -168,6 +186,10 @@ def make_plan(
         All variants, not a few of each kind.
     calibrate
         Whether the machine is measured as well.
+    rows
+        Of a pass: so many decode passes of the trace are one.
+    arms
+        Variants in the place of the usual ones.
 
     Returns
     -------
@@ -179,9 +201,12 @@ def make_plan(
     SimError
         A trace without two decode passes, fewer than asked for, or nothing left to count.
     """
-    there = int((trace.pass_phase == Phase.DECODE).sum())
+    there = int((trace.pass_phase == Phase.DECODE).sum()) // rows
     if there < 2:
-        raise SimError(f"a live run decodes, and {name} has {there} decode passes: record more tokens")
+        of = f" of {rows} rows" if rows > 1 else ""
+        raise SimError(f"a live run decodes, and {name} has {there} decode passes{of}: record more tokens")
+    if cardless and rows > 1:
+        raise SimError("without a card a pass has one row: --rows needs a card")
     spans: dict[State, tuple[int, int]] = {}
     for state, usual in PASSES[cardless].items():
         count = min(usual, there) if passes is None else passes
@@ -189,16 +214,33 @@ def make_plan(
         if not 0 <= skipped < count:
             raise SimError(f"--warmup {skipped} leaves nothing of {count} passes: give fewer")
         spans[state] = (count, skipped)
-    windows = {count: decode_window(trace, count) for count in {count for count, _ in spans.values()}}
+    counts = {count for count, _ in spans.values()}
+    windows = {count: in_windows(decode_window(trace, count * rows), rows) for count in counts}
     geometry = scaled(trace.geometry, factor)
     windows = {count: replace(window, geometry=geometry) for count, window in windows.items()}
-    if cardless:
+    if arms is not None:
+        arms = list(arms)
+    elif cardless:
         arms = cardless_arms(name, geometry, full)
     else:
         arms = card_arms(name, geometry, full, 1 in trace.predictions)
-    arms = list(dict.fromkeys(arms))
-    outcomes = [Outcome(arm, make_schedule(windows[spans[arm.start][0]], arm.choices), []) for arm in arms]
-    return Plan(label, cardless, geometry, windows, outcomes, spans, rounds, calibrate)
+    if rows > 1:
+        arms = [arm for arm in arms if arm.miss in ("fetch", "stream") and arm.prefetch != "gate-lookahead"]
+    plan = Plan(label, cardless, geometry, windows, [], spans, rounds, calibrate, rows)
+    arms = [arm for arm in dict.fromkeys(arms) if plan.whole_file or arm.start == "warm"]
+    refused = None
+    for arm in arms:
+        try:
+            schedule = make_schedule(windows[spans[arm.start][0]], arm.choices)
+        except SimError as error:  # an event of several rows may want more than a small cache holds
+            if rows == 1:
+                raise
+            refused = error
+            continue
+        plan.outcomes.append(Outcome(arm, schedule, [], rows))
+    if refused is not None and not plan.outcomes:
+        raise refused
+    return plan
 
 
 def card_arms(trace: str, geometry: ModelGeometry, full: bool, looks_ahead: bool) -> list[Arm]:

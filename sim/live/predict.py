@@ -20,12 +20,12 @@ from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import RunSpec
-from expert_residency.sim.live.variants import ADDED, decode_window, scaled
+from expert_residency.sim.live.variants import ADDED, decode_window, in_windows, scaled
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.traces import RoutingTrace, read_trace
 from expert_residency.traces.bundled import load
 
-GROUPS = ("h200-x1", "h200-x4", "epyc2-cardless")
+GROUPS = ("h200-x1", "h200-x4", "h200-x1-r16", "epyc2-cardless")
 """Groups that ship."""
 
 
@@ -49,6 +49,8 @@ class LiveRun:
         Of the arm, in the place of the preset's.
     tok_s
         Measured, the median of its rounds.
+    rows
+        Of a pass.
     """
 
     group: str
@@ -63,6 +65,7 @@ class LiveRun:
     fill: bool
     pcie_share: float | None
     tok_s: float
+    rows: int = 1
 
 
 def load_live_runs(group: str, folder: Path | None = None) -> list[LiveRun]:
@@ -83,7 +86,7 @@ def load_live_runs(group: str, folder: Path | None = None) -> list[LiveRun]:
         raise SimError(f"{path}: not a text file") from None
     with StringIO(text) as file:
         table = csv.DictReader(file)
-        missing = sorted({*ADDED, "tok_s", "expert_blob_bytes"}.difference(table.fieldnames or ()))
+        missing = sorted({*ADDED, "tok_s", "expert_blob_bytes"}.difference({"rows"}, table.fieldnames or ()))
         if missing:
             raise SimError(f"{path}: line 1: column {missing[0]!r} is missing")
         runs = []
@@ -112,7 +115,12 @@ def _run(group: str, where: Path, row: dict[str, str]) -> LiveRun:
     )
     share, fill = row["pcie_share"], row["fill"] == "1"
     label = f"{row['trace']} {row['slots_per_layer']} {row['eviction']} {row['miss']} {row['prefetch']}"
-    label += f" {row['host']} {row['start']}" + (" fill" if fill else "") + (f" {share}" if share else "")
+    label += (
+        f" {row['host']} {row['start']}"
+        + (f" {row['rows']} rows" if row.get("rows", "1") != "1" else "")
+        + (" fill" if fill else "")
+        + (f" {share}" if share else "")
+    )
     own = load_trace(row["trace"], where).geometry.expert_bytes[0]
     factor, rest = divmod(int(row["expert_blob_bytes"]), own)
     if rest:
@@ -120,6 +128,7 @@ def _run(group: str, where: Path, row: dict[str, str]) -> LiveRun:
     return LiveRun(
         group, label, kind_of(row), spec, row["trace"], where, factor,
         int(row["passes"]), int(row["warmup"]), fill, float(share) if share else None, float(row["tok_s"]),
+        int(row.get("rows") or 1),
     )  # fmt: skip
 
 
@@ -146,8 +155,8 @@ def load_trace(name: str, folder: Path) -> RoutingTrace:
 
 
 @cache
-def _window(name: str, folder: Path, passes: int, factor: int) -> RoutingTrace:
-    window = decode_window(load_trace(name, folder), passes)
+def _window(name: str, folder: Path, passes: int, factor: int, rows: int) -> RoutingTrace:
+    window = in_windows(decode_window(load_trace(name, folder), passes * rows), rows)
     return replace(window, geometry=scaled(window.geometry, factor))
 
 
@@ -163,5 +172,5 @@ def predict(run: LiveRun) -> float:
     if run.pcie_share is not None:
         share = Quantity(value=run.pcie_share, kind="measured", source="the arm's own")
         preset = preset.model_copy(update={"pcie_share": share})
-    found = simulate(_window(run.trace, run.folder, run.passes, run.factor), run.spec, preset=preset)
-    return 1e9 / float(found.pass_ns[run.warmup :].mean())
+    found = simulate(_window(run.trace, run.folder, run.passes, run.factor, run.rows), run.spec, preset=preset)
+    return 1e9 * run.rows / float(found.pass_ns[run.warmup :].mean())

@@ -11,10 +11,12 @@ was copied for has passed. Events that want more than their part of the cache ar
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 from expert_residency.errors import SimError
 from expert_residency.hwmodels.executor.card import LiveSizes
+from expert_residency.hwmodels.executor.experts import form_of
 from expert_residency.hwmodels.executor.steps import Program, Step
 from expert_residency.policies import create
 from expert_residency.policies.protocol import Event, Lists
@@ -52,8 +54,8 @@ class Schedule(Program):
     cpu_bytes: int
 
 
-def sizes_of(geometry: ModelGeometry) -> LiveSizes:
-    """What a live engine needs to know of a model.
+def sizes_of(geometry: ModelGeometry, trace: RoutingTrace | None = None) -> LiveSizes:
+    """What a live engine needs to know of a model, and of the passes of a trace, which have one row by default.
 
     Raises
     ------
@@ -65,6 +67,9 @@ def sizes_of(geometry: ModelGeometry) -> LiveSizes:
             f"model {geometry.label} does not say its hidden size, which a live run needs: give the model with "
             "--model (residency list models)"
         )
+    known = geometry.expert_params > 0
+    rows = 1 if trace is None else int(trace.event_rows.max())
+    pairs = 1 if trace is None else round(trace.n_routed / trace.n_lookups)
     return LiveSizes(
         geometry.hidden_size,
         geometry.experts,
@@ -72,6 +77,10 @@ def sizes_of(geometry: ModelGeometry) -> LiveSizes:
         geometry.expert_bytes,
         geometry.dense_bytes,
         geometry.head_bytes,
+        form_of(geometry.quant_family, geometry.hidden_size),
+        rows,
+        max(1, pairs),
+        8 * geometry.expert_bytes[0] / geometry.expert_params if known else 0.0,
     )
 
 
@@ -119,6 +128,11 @@ class _Planner:
         pool = make_pool(trace.geometry, choices.capacity)
         future = make_future(trace)
         self.sizes = pool.size_of
+        self.several = int(trace.event_rows.max()) > 1
+        if self.several and choices.miss in ("cpu", "hybrid"):
+            raise SimError(
+                "the live engine's CPU pool computes one row: passes of several take miss fetch or stream"
+            )
         self.cache = CachePool(pool, eviction, admission, future if eviction.needs_future else None)
         self.slots = _Slots()
         placed = start_placement(self.cache, placement, future)
@@ -145,7 +159,7 @@ class _Planner:
             wanted = keys[lo:hi]
             event = Event(e, passes[e], layers[e], lo, wanted, rows[lo:hi], self.cache.lookup(e, wanted))
             hits += sum(event.hits)
-            step, staged = self._step(event)
+            step, staged = self._step(event, self._rows_of(e) if self.several else None)
             most_staged = max(most_staged, staged)
             steps.append(step)
         base = self.slots.made
@@ -156,7 +170,17 @@ class _Planner:
             self.bytes["copied"], self.bytes["ahead"], self.bytes["cpu"],
         )  # fmt: skip
 
-    def _step(self, event: Event) -> tuple[Step, int]:
+    def _rows_of(self, e: int) -> dict[int, tuple[int, ...]]:
+        """Which rows of an event want each of its experts, by key."""
+        trace, wanting = self.trace, defaultdict(list)
+        first = int(trace.event_layer[e]) * trace.geometry.experts
+        start, end = trace.event_row_offsets[e], trace.event_row_offsets[e + 1]
+        for number, row in enumerate(range(start, end)):
+            for expert in trace.row_experts[trace.row_offsets[row] : trace.row_offsets[row + 1]].tolist():
+                wanting[first + expert].append(number)
+        return {key: tuple(rows) for key, rows in wanting.items()}
+
+    def _step(self, event: Event, rows_of: dict[int, tuple[int, ...]] | None) -> tuple[Step, int]:
         choices, of = self.choices, self.slots.of
         resident = [key for key, hit in zip(event.keys, event.hits, strict=True) if hit]
         missing = [i for i, hit in enumerate(event.hits) if not hit]
@@ -198,8 +222,9 @@ class _Planner:
             ahead += self._propose(event, event.number + 1)
         self.batch += bool(ahead)
         needs = max(batches.values(), default=-1)
+        rows = None if rows_of is None else {slot: rows_of[key] for key, slot in slot_of.items()}
         step = Step(
-            event.layer, now, tuple(copies), later, needs, len(under_way), cpu, ahead_router, tuple(ahead)
+            event.layer, now, tuple(copies), later, needs, len(under_way), cpu, ahead_router, tuple(ahead), rows
         )  # fmt: skip
         return step, staged
 
@@ -246,4 +271,5 @@ def _resolve(step: Step, base: int) -> Step:
         now=tuple(map(slot, step.now)),
         later=tuple(map(slot, step.later)),
         copies=tuple((key, slot(number)) for key, number in step.copies),
+        rows=None if step.rows is None else {slot(number): rows for number, rows in step.rows.items()},
     )

@@ -25,6 +25,7 @@ from expert_residency.hwmodels.executor.steps import Measured
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.live.schedule import LiveChoices, Schedule
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
+from expert_residency.traces.trace import csr_offsets, ragged_take
 
 PUBLISHED = (
     "source", "date", "engine_version", "gpu", "n_gpus", "vram_gb", "pcie", "cpu", "ram_gb", "os", "model",
@@ -34,7 +35,7 @@ PUBLISHED = (
 ADDED = (
     "group", "profile", "engine", "trace", "passes", "warmup", "slots_per_layer", "scope", "eviction",
     "placement", "prefetch", "miss", "pcie_share", "fill", "host", "start", "rounds", "tok_s_low",
-    "tok_s_high", "noisy",
+    "tok_s_high", "noisy", "rows",
 )  # fmt: skip
 COLUMNS = PUBLISHED + ADDED
 
@@ -105,6 +106,44 @@ def decode_window(trace: RoutingTrace, passes: int) -> RoutingTrace:
     return trace.select_passes(wanted)
 
 
+def in_windows(trace: RoutingTrace, rows: int) -> RoutingTrace:
+    """Passes of `rows` rows out of as many with one: windows to verify, or pieces of a prompt.
+
+    What is left over at the end is dropped.
+
+    Raises
+    ------
+    SimError
+        If there are not enough for one window.
+    """
+    if rows == 1:
+        return trace
+    count = trace.n_passes // rows
+    if count < 1:
+        raise SimError(f"the trace has {trace.n_passes} decode passes: there is no window of {rows} in it")
+    kept = np.flatnonzero(trace.event_pass < count * rows)
+    order = kept[np.lexsort((trace.event_pass[kept], trace.event_layer[kept], trace.event_pass[kept] // rows))]
+    row_order = ragged_take(trace.event_row_offsets, order)
+    entries = ragged_take(trace.row_offsets, row_order)
+    layers = trace.event_layer[order]
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(layers) != 0]))  # a new layer, so a new event
+    return replace(
+        trace,
+        pass_request=trace.pass_request[: count * rows : rows],
+        pass_phase=np.full(count, Phase.VERIFY, dtype=trace.pass_phase.dtype),
+        pass_emits=np.full(count, rows, dtype=trace.pass_emits.dtype),
+        event_pass=(trace.event_pass[order][starts] // rows).astype(trace.event_pass.dtype),
+        event_layer=layers[starts],
+        event_row_offsets=csr_offsets(np.add.reduceat(trace.event_rows[order], starts)),
+        row_position=trace.row_position[row_order],
+        row_offsets=csr_offsets(np.diff(trace.row_offsets)[row_order]),
+        row_experts=trace.row_experts[entries],
+        row_weights=None if trace.row_weights is None else trace.row_weights[entries],
+        row_residency=None,
+        predictions={},
+    )
+
+
 def scaled(geometry: ModelGeometry, factor: int) -> ModelGeometry:
     """The same layers and counts with `factor` times the bytes: twice as wide for 4."""
     if factor == 1:
@@ -129,10 +168,11 @@ class Outcome:
     arm: Arm
     schedule: Schedule
     rounds: list[Measured]
+    rows: int = 1
 
     def tok_s(self, warmup: int) -> list[float]:
-        """Tokens a second of each round, the first `warmup` passes left out."""
-        return [1e9 / float(one.pass_ns[warmup:].mean()) for one in self.rounds]
+        """Rows a second of each round, the first `warmup` passes left out."""
+        return [1e9 * self.rows / float(one.pass_ns[warmup:].mean()) for one in self.rounds]
 
     def usual_tok_s(self, warmup: int, usual: float) -> float:
         """Tokens a second of the machine left to itself.
@@ -140,7 +180,7 @@ class Outcome:
         A pass does the same work in every round, and what disturbs it can only lengthen it, so its time is the
         quantile `usual` over the rounds; what hit one part of one round counts for that part alone.
         """
-        return 1e9 / usual_ns([one.pass_ns[warmup:] for one in self.rounds], usual)
+        return 1e9 * self.rows / usual_ns([one.pass_ns[warmup:] for one in self.rounds], usual)
 
 
 def run_in_turn(
@@ -244,6 +284,7 @@ def to_rows(
                 "tok_s_low": round(min(speeds), 3),
                 "tok_s_high": round(max(speeds), 3),
                 "noisy": int(is_noisy(speeds)),
+                "rows": outcome.rows,
             }
         )
     return rows

@@ -1,0 +1,449 @@
+"""Experts of a group computed where they lie: kernels that read slots by their number in a table on the card.
+
+Nothing is gathered. A *tile* is (slot, first pair, pairs): the (row, expert) pairs of one expert, in a bfloat16
+model of several rows at most `pair_block` of them, since there they fill one side of a matrix unit. A group is two
+kernels in one graph: gate and up into `inner`, then down, added to the rows. The second one is started beside the
+first (programmatic dependent launch) and has its weights in registers by the time it may go on.
+
+Quantized forms are multiplied as GGUF's engines do: rows are quantized to signed bytes, a factor a block of 32,
+and four products are one instruction; factors come in once a block. The forms are those of `experts.ExpertShape`.
+
+Triton is imported with this module, which only a card imports. `FAST` off computes the same without the card's own
+instructions, which Triton's interpreter cannot run.
+"""
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from expert_residency.hwmodels.executor.experts import ExpertShape
+from expert_residency.hwmodels.executor.steps import MANY_ROWS, PAIRS_FEW, PAIRS_MANY
+
+FORMS = {"bf16": 0, "q8_0": 1, "q4_0": 2}
+
+
+@triton.jit
+def _expert(pool, stride, table, line, e, tiles):
+    """Address, first pair and pairs of tile `e` of the event's line."""
+    at = table + (tl.load(line) * tiles + e) * 3
+    slot = tl.load(at).to(tl.int64)
+    return pool + slot * stride, tl.load(at + 1), tl.load(at + 2)
+
+
+@triton.jit
+def _normalize(
+    x, normed, bytes_, factors, x_host, line, HIDDEN: tl.constexpr, NB: tl.constexpr, QUANT: tl.constexpr
+):
+    """Norm of a row, as bfloat16, for the host, and quantized; the event is counted."""
+    r = tl.program_id(0)
+    if r == 0:
+        tl.store(line, tl.load(line) + 1)
+    b = tl.arange(0, NB)
+    cols = b[:, None] * 32 + tl.arange(0, 32)[None, :]
+    inside = cols < HIDDEN
+    v = tl.load(x + r * HIDDEN + cols, mask=inside, other=0.0)
+    v = v * (1.0 / tl.sqrt(tl.sum(tl.sum(v * v, 1), 0) / HIDDEN + 1e-6))
+    tl.store(normed + r * HIDDEN + cols, v.to(tl.bfloat16), mask=inside)
+    tl.store(x_host + r * HIDDEN + cols, v, mask=inside)
+    if QUANT:
+        top = tl.max(tl.abs(v), 1) / 127.0
+        n = tl.floor(v / tl.maximum(top, 1e-30)[:, None] + 0.5)
+        tl.store(bytes_ + r * HIDDEN + cols, n.to(tl.int8), mask=inside)
+        at = factors + r * 2 * (HIDDEN // 32) + b
+        tl.store(at, top, mask=b < HIDDEN // 32)
+        tl.store(at + HIDDEN // 32, top * tl.sum(n, 1), mask=b < HIDDEN // 32)
+
+
+@triton.jit
+def _row_products(matrix, first, rows, x, K: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WAIT: tl.constexpr):
+    """(BN,) products of rows `first`... of a bfloat16 matrix with K columns and one vector."""
+    n = first + tl.arange(0, BN)
+    base = matrix.to(tl.pointer_type(tl.bfloat16))
+    acc = tl.zeros((BN, BK), tl.float32)
+    for k in tl.static_range(0, K, BK):
+        cols = k + tl.arange(0, BK)
+        inside = (n < rows)[:, None] & (cols < K)[None, :]
+        w = tl.load(base + n[:, None] * K + cols[None, :], mask=inside, other=0.0)
+        if WAIT and k == 0:
+            tl.extra.cuda.gdc_wait()
+        v = tl.load(x + cols, mask=cols < K, other=0.0).to(tl.float32)
+        acc += w.to(tl.float32) * v[None, :]
+    return tl.sum(acc, 1)
+
+
+@triton.jit(do_not_specialize=["tiles"])
+def _gate_up_row(
+    pool, stride, table, line, tiles, x, inner, HIDDEN: tl.constexpr, WIDTH: tl.constexpr, MATRIX: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    blob, first, _count = _expert(pool, stride, table, line, tl.program_id(1), tiles)
+    if FAST:
+        tl.extra.cuda.gdc_launch_dependents()
+    i = tl.program_id(0) * BN
+    gate = _row_products(blob, i, WIDTH, x, HIDDEN, BN, BK, FAST)
+    up = _row_products(blob + MATRIX, i, WIDTH, x, HIDDEN, BN, BK, False)
+    at = i + tl.arange(0, BN)
+    tl.store(inner + first * WIDTH + at, (gate * tl.sigmoid(gate) * up).to(tl.bfloat16), mask=at < WIDTH)
+
+
+@triton.jit(do_not_specialize=["tiles"])
+def _down_row(
+    pool, stride, table, line, tiles, inner, x, mix, HIDDEN: tl.constexpr, WIDTH: tl.constexpr,
+    MATRIX: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    blob, first, _count = _expert(pool, stride, table, line, tl.program_id(1), tiles)
+    o = tl.program_id(0) * BN
+    found = _row_products(blob + 2 * MATRIX, o, HIDDEN, inner + first * WIDTH, WIDTH, BN, BK, FAST)
+    at = o + tl.arange(0, BN)
+    tl.atomic_add(x + at, found * mix, mask=at < HIDDEN, sem="relaxed")
+
+
+@triton.jit
+def _tile_products(
+    matrix, first, rows, x, x_rows, there, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    DOT: tl.constexpr,
+):  # fmt: skip
+    """(BM, BN) products of rows of x (K columns) and rows `first`... of a bfloat16 matrix."""
+    n = first + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    base = matrix.to(tl.pointer_type(tl.bfloat16))
+    for k in range(0, K, BK):
+        cols = k + tl.arange(0, BK)
+        inside = (n < rows)[:, None] & (cols < K)[None, :]
+        w = tl.load(base + n[:, None] * K + cols[None, :], mask=inside, other=0.0)
+        v = tl.load(x + x_rows[:, None] * K + cols[None, :], mask=there[:, None] & (cols < K)[None, :], other=0.0)
+        acc = tl.dot(v.to(DOT), tl.trans(w.to(DOT)), acc)
+    return acc
+
+
+@triton.jit(do_not_specialize=["tiles", "pairs"])
+def _gate_up_rows(
+    pool, stride, table, tokens, line, tiles, pairs, x, inner, HIDDEN: tl.constexpr, WIDTH: tl.constexpr,
+    MATRIX: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    blob, first, count = _expert(pool, stride, table, line, tl.program_id(1), tiles)
+    m = tl.arange(0, BM)
+    there = m < count
+    row = tl.load(tokens + tl.load(line) * pairs + first + m, mask=there, other=0)
+    i = tl.program_id(0) * BN
+    gate = _tile_products(blob, i, WIDTH, x, row, there, HIDDEN, BM, BN, BK, DOT)
+    up = _tile_products(blob + MATRIX, i, WIDTH, x, row, there, HIDDEN, BM, BN, BK, DOT)
+    at = i + tl.arange(0, BN)
+    to = inner + (first + m)[:, None] * WIDTH + at[None, :]
+    tl.store(to, (gate * tl.sigmoid(gate) * up).to(tl.bfloat16), mask=there[:, None] & (at < WIDTH)[None, :])
+
+
+@triton.jit(do_not_specialize=["tiles", "pairs"])
+def _down_rows(
+    pool, stride, table, tokens, line, tiles, pairs, inner, x, mix, HIDDEN: tl.constexpr, WIDTH: tl.constexpr,
+    MATRIX: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    blob, first, count = _expert(pool, stride, table, line, tl.program_id(1), tiles)
+    m = tl.arange(0, BM)
+    there = m < count
+    row = tl.load(tokens + tl.load(line) * pairs + first + m, mask=there, other=0)
+    o = tl.program_id(0) * BN
+    found = _tile_products(blob + 2 * MATRIX, o, HIDDEN, inner, first + m, there, WIDTH, BM, BN, BK, DOT)
+    at = o + tl.arange(0, BN)
+    to = x + row[:, None] * HIDDEN + at[None, :]
+    tl.atomic_add(to, found * mix, mask=there[:, None] & (at < HIDDEN)[None, :], sem="relaxed")
+
+
+@triton.jit
+def _dot8(words, x, FAST: tl.constexpr):
+    """Products of eight signed bytes each, summed, plus 1.5 * 2^23 as the bits of a float32."""
+    if FAST:
+        return tl.inline_asm_elementwise(
+            """{ .reg .b32 a0, a1, b0, b1, c; mov.b64 {a0, a1}, $1; mov.b64 {b0, b1}, $2;
+            mov.b32 c, 0x4B400000; dp4a.s32.s32 c, a0, b0, c; dp4a.s32.s32 $0, a1, b1, c; }""",
+            "=r,l,l",
+            [words, x],
+            dtype=tl.int32,
+            is_pure=True,
+            pack=1,
+        )
+    total = 0x4B400000
+    for i in tl.static_range(8):
+        a = (words << (56 - 8 * i)) >> 56
+        b = (x << (56 - 8 * i)) >> 56
+        total += (a * b).to(tl.int32)
+    return total
+
+
+@triton.jit
+def _dot16(words, low, high, FAST: tl.constexpr):
+    """The same of sixteen nibbles, low ones with the bytes of `low`, high ones with those of `high`."""
+    if FAST:
+        return tl.inline_asm_elementwise(
+            """{ .reg .b32 a0, a1, b0, b1, d0, d1, n, c; mov.b64 {a0, a1}, $1; mov.b64 {b0, b1}, $2;
+            mov.b64 {d0, d1}, $3; mov.b32 c, 0x4B400000;
+            and.b32 n, a0, 0x0F0F0F0F; dp4a.s32.s32 c, n, b0, c; and.b32 n, a1, 0x0F0F0F0F;
+            dp4a.s32.s32 c, n, b1, c; shr.u32 n, a0, 4; and.b32 n, n, 0x0F0F0F0F; dp4a.s32.s32 c, n, d0, c;
+            shr.u32 n, a1, 4; and.b32 n, n, 0x0F0F0F0F; dp4a.s32.s32 $0, n, d1, c; }""",
+            "=r,l,l,l",
+            [words, low, high],
+            dtype=tl.int32,
+            is_pure=True,
+            pack=1,
+        )
+    total = 0x4B400000
+    for i in tl.static_range(8):
+        a = (low << (56 - 8 * i)) >> 56
+        b = (high << (56 - 8 * i)) >> 56
+        total += (((words >> (8 * i)) & 15) * a + ((words >> (8 * i + 4)) & 15) * b).to(tl.int32)
+    return total
+
+
+@triton.jit
+def _weights(matrix, scales, first, rows, K: tl.constexpr, BN: tl.constexpr, NB: tl.constexpr, FORM: tl.constexpr):
+    """(BN, NB, W) 64-bit words and (BN, NB) factors of rows `first`... of a matrix."""
+    W: tl.constexpr = 4 if FORM == 1 else 2
+    KB: tl.constexpr = K // 32
+    n = first + tl.arange(0, BN)
+    b = tl.arange(0, NB)
+    j = tl.arange(0, W)
+    inside = (n < rows)[:, None] & (b < KB)[None, :]
+    base = matrix.to(tl.pointer_type(tl.int64))
+    words = tl.load(
+        base + (n[:, None, None] * KB + b[None, :, None]) * W + j[None, None, :], mask=inside[:, :, None], other=0
+    )
+    s = tl.load(scales.to(tl.pointer_type(tl.bfloat16)) + n[:, None] * KB + b[None, :], mask=inside, other=0.0)
+    return words, s.to(tl.float32)
+
+
+@triton.jit
+def _products(words, s, low, high, xs, xsum, FORM: tl.constexpr, FAST: tl.constexpr):
+    """(BN,) products of the rows with one quantized vector."""
+    if FORM == 1:
+        found = _dot8(words, tl.broadcast_to(low[None, :, :], words.shape), FAST)
+    else:
+        found = _dot16(
+            words,
+            tl.broadcast_to(low[None, :, :], words.shape),
+            tl.broadcast_to(high[None, :, :], words.shape),
+            FAST,
+        )
+    f = found.to(tl.float32, bitcast=True) - 12582912.0
+    total = tl.sum(tl.sum(f * (s * xs[None, :])[:, :, None], 2), 1)
+    if FORM == 2:
+        total -= 8.0 * tl.sum(s * xsum[None, :], 1)
+    return total
+
+
+@triton.jit
+def _vector(q, scale, r, K: tl.constexpr, NB: tl.constexpr, FORM: tl.constexpr):
+    """Words, factors and sums of one quantized row."""
+    W: tl.constexpr = 4 if FORM == 1 else 2
+    KB: tl.constexpr = K // 32
+    b = tl.arange(0, NB)
+    j = tl.arange(0, W)
+    at = (q + r * K).to(tl.pointer_type(tl.int64)) + b[:, None] * 4 + j[None, :]
+    there = (b < KB)[:, None]
+    low = tl.load(at, mask=there, other=0)
+    high = low if FORM == 1 else tl.load(at + 2, mask=there, other=0)
+    xs = tl.load(scale + r * 2 * KB + b, mask=b < KB, other=0.0)
+    xsum = xs if FORM == 1 else tl.load(scale + r * 2 * KB + KB + b, mask=b < KB, other=0.0)
+    return low, high, xs, xsum
+
+
+@triton.jit
+def _packed(v, inverse):
+    """(NB, W, 8) numbers to (NB, W) words of eight signed bytes."""
+    n = tl.floor(v * inverse[:, None, None] + 0.5).to(tl.int64)
+    return tl.sum((n & 255) << (8 * tl.arange(0, 8))[None, None, :], 2), n
+
+
+@triton.jit
+def _quantized(x, K: tl.constexpr, NB: tl.constexpr, FORM: tl.constexpr):
+    """The same of a row of bfloat16 numbers, quantized here."""
+    KB: tl.constexpr = K // 32
+    W: tl.constexpr = 4 if FORM == 1 else 2
+    b = tl.arange(0, NB)
+    cols = b[:, None, None] * 32 + tl.arange(0, W)[None, :, None] * 8 + tl.arange(0, 8)[None, None, :]
+    there = (b < KB)[:, None, None] & (cols >= 0)
+    v = tl.load(x + cols, mask=there, other=0.0).to(tl.float32)
+    top = tl.max(tl.max(tl.abs(v), 2), 1)
+    if FORM == 2:
+        u = tl.load(x + cols + 16, mask=there, other=0.0).to(tl.float32)
+        top = tl.maximum(top, tl.max(tl.max(tl.abs(u), 2), 1))
+    xs = top / 127.0
+    inverse = 1.0 / tl.maximum(xs, 1e-30)
+    low, n = _packed(v, inverse)
+    high, xsum = low, xs
+    if FORM == 2:
+        high, k = _packed(u, inverse)
+        xsum = xs * tl.sum(tl.sum(n + k, 2), 1).to(tl.float32)
+    return low, high, xs, xsum
+
+
+@triton.jit(do_not_specialize=["tiles", "pairs"])
+def _gate_up_quantized(
+    pool, stride, table, tokens, line, tiles, pairs, q, factors, inner, HIDDEN: tl.constexpr, WIDTH: tl.constexpr,
+    MATRIX: tl.constexpr, FACTORS: tl.constexpr, FORM: tl.constexpr, BN: tl.constexpr, NB: tl.constexpr,
+    FAST: tl.constexpr,
+):  # fmt: skip
+    blob, first, count = _expert(pool, stride, table, line, tl.program_id(1), tiles)
+    if FAST:
+        tl.extra.cuda.gdc_launch_dependents()
+    i = tl.program_id(0) * BN
+    scales = blob + 3 * MATRIX
+    gw, gs = _weights(blob, scales, i, WIDTH, HIDDEN, BN, NB, FORM)
+    uw, us = _weights(blob + MATRIX, scales + FACTORS, i, WIDTH, HIDDEN, BN, NB, FORM)
+    token = tokens + tl.load(line) * pairs + first
+    if FAST:
+        tl.extra.cuda.gdc_wait()
+    at = i + tl.arange(0, BN)
+    for m in range(count):
+        low, high, xs, xsum = _vector(q, factors, tl.load(token + m), HIDDEN, NB, FORM)
+        gate = _products(gw, gs, low, high, xs, xsum, FORM, FAST)
+        up = _products(uw, us, low, high, xs, xsum, FORM, FAST)
+        found = (gate * tl.sigmoid(gate) * up).to(tl.bfloat16)
+        tl.store(inner + (first + m) * WIDTH + at, found, mask=at < WIDTH)
+
+
+@triton.jit(do_not_specialize=["tiles", "pairs"])
+def _down_quantized(
+    pool, stride, table, tokens, line, tiles, pairs, inner, x, mix, HIDDEN: tl.constexpr, WIDTH: tl.constexpr,
+    MATRIX: tl.constexpr, FACTORS: tl.constexpr, FORM: tl.constexpr, BN: tl.constexpr, NB: tl.constexpr,
+    FAST: tl.constexpr,
+):  # fmt: skip
+    blob, first, count = _expert(pool, stride, table, line, tl.program_id(1), tiles)
+    o = tl.program_id(0) * BN
+    w, s = _weights(blob + 2 * MATRIX, blob + 3 * MATRIX + 2 * FACTORS, o, HIDDEN, WIDTH, BN, NB, FORM)
+    token = tokens + tl.load(line) * pairs + first
+    if FAST:
+        tl.extra.cuda.gdc_wait()
+    at = o + tl.arange(0, BN)
+    for m in range(count):
+        low, high, xs, xsum = _quantized(inner + (first + m) * WIDTH, WIDTH, NB, FORM)
+        found = _products(w, s, low, high, xs, xsum, FORM, FAST)
+        tl.atomic_add(x + tl.load(token + m) * HIDDEN + at, found * mix, mask=at < HIDDEN, sem="relaxed")
+
+
+class Grouped:
+    """Launches the kernels of one model; buffers that only they use.
+
+    Parameters
+    ----------
+    torch
+        The module.
+    device
+        Of the buffers.
+    shapes
+        Of the experts of every layer.
+    rows, pairs
+        Rows of a pass, most (row, expert) pairs of a group.
+    fast
+        Off only in Triton's interpreter.
+    """
+
+    def __init__(
+        self, torch: Any, device: Any, shapes: list[ExpertShape], rows: int, pairs: int, *, fast: bool = True
+    ) -> None:
+        hidden = shapes[0].hidden
+        self.rows, self.hidden, self.fast = rows, hidden, fast
+        self.quantized = any(shape.form != "bf16" for shape in shapes)
+        self.normed = torch.zeros((rows, hidden), dtype=torch.bfloat16, device=device)
+        self._bytes = torch.zeros((rows, hidden), dtype=torch.int8, device=device)
+        self._factors = torch.zeros((rows, 2 * max(1, hidden // 32)), dtype=torch.float32, device=device)
+        widest = max(shape.width for shape in shapes)
+        self.pairs = pairs
+        self._inner = torch.zeros((pairs, widest), dtype=torch.bfloat16, device=device)
+        self._pdl = {"launch_pdl": True} if fast else {}
+        self._dot = tl.bfloat16 if fast else tl.float32
+
+    def normalize(self, x: Any, x_host: Any, line: Any) -> None:
+        """Norm of the rows, for this object's groups and for the host.
+
+        Parameters
+        ----------
+        x : (rows, hidden) float32
+            Rows.
+        x_host : (rows, hidden) float32
+            Memory of the host that is written.
+        line : (1,)
+            Counts one more.
+        """
+        blocks = triton.next_power_of_2(triton.cdiv(self.hidden, 32))
+        _normalize[(self.rows,)](
+            x, self.normed, self._bytes, self._factors, x_host, line, HIDDEN=self.hidden, NB=blocks,
+            QUANT=self.quantized, num_warps=8 if blocks >= 32 else 4,
+        )  # fmt: skip
+
+    def group(
+        self, shape: ExpertShape, n: int, pool: Any, table: Any, tokens: Any, line: Any, x: Any, mix: float
+    ) -> None:
+        """Add a group to the rows.
+
+        Parameters
+        ----------
+        shape
+            Of its experts.
+        n
+            Tiles of the event's line that it is made of.
+        pool : (slots, bytes of a slot)
+            Slots.
+        table : (events, tiles, 3)
+            Tiles.
+        tokens : (events, pairs)
+            The row of each pair.
+        line : (1,)
+            The event.
+        x : (rows, hidden) float32
+            Rows that are added to.
+        mix
+            Weight of every expert.
+        """
+        common = {"HIDDEN": shape.hidden, "WIDTH": shape.width, "MATRIX": shape.matrix_bytes}
+        place = (pool, pool.stride(0), table)
+        most, pairs = table.shape[1], tokens.shape[1]
+        inner = self._inner
+        power, cdiv = triton.next_power_of_2, triton.cdiv
+        if shape.form != "bf16":
+            kinds = common | {"FACTORS": shape.factor_bytes, "FORM": FORMS[shape.form], "FAST": self.fast}
+            wide, deep = power(shape.hidden // 32), power(shape.width // 32)
+            _gate_up_quantized[(cdiv(shape.width, 4), n)](
+                *place, tokens, line, most, pairs, self._bytes, self._factors, inner, BN=4, NB=wide, num_warps=4,
+                **kinds, **self._pdl,
+            )  # fmt: skip
+            _down_quantized[(cdiv(shape.hidden, 16), n)](
+                *place, tokens, line, most, pairs, inner, x, mix, BN=16, NB=deep, num_warps=4, **kinds, **self._pdl
+            )
+        elif self.rows == 1:
+            deep = min(2048, power(shape.hidden))
+            _gate_up_row[(cdiv(shape.width, 2), n)](
+                *place, line, most, self.normed, inner, BN=2, BK=deep, FAST=self.fast, num_warps=4, **common,
+                **self._pdl,
+            )  # fmt: skip
+            deep = min(256, power(shape.width))
+            _down_row[(cdiv(shape.hidden, 16), n)](
+                *place,
+                line,
+                most,
+                inner,
+                x,
+                mix,
+                BN=16,
+                BK=deep,
+                FAST=self.fast,
+                num_warps=2,
+                **common,
+                **self._pdl,
+            )
+        else:
+            block = PAIRS_FEW if self.rows < MANY_ROWS else PAIRS_MANY
+            few = block == PAIRS_FEW
+            up = {"BN": 32, "BK": 128, "num_stages": 4} if few else {"BN": 64, "BK": 64, "num_stages": 3}
+            down = (
+                {"BN": 64, "num_warps": 4, "num_stages": 4}
+                if few
+                else {"BN": 128, "num_warps": 8, "num_stages": 3}
+            )
+            _gate_up_rows[(cdiv(shape.width, up["BN"]), n)](
+                *place, tokens, line, most, pairs, self.normed, inner, BM=block, DOT=self._dot, num_warps=4,
+                **up, **common,
+            )  # fmt: skip
+            _down_rows[(cdiv(shape.hidden, down["BN"]), n)](
+                *place, tokens, line, most, pairs, inner, x, mix, BM=block, BK=64, DOT=self._dot, **down, **common
+            )
