@@ -52,7 +52,7 @@ def load(path: Path | Traversable, error: type[UserError] = SimError, where: obj
         raise error(said, path=where) from None
     except UnicodeDecodeError as problem:
         raise error("not a text file", path=where, place=f"byte {problem.start}") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as problem:
+    except (ValueError, RecursionError) as problem:  # also a number of thousands of digits
         raise error(f"not valid TOML ({problem})", path=where) from None
 
 

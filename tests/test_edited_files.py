@@ -19,6 +19,7 @@ from expert_residency.sim.runs.variants import load_variants
 from expert_residency.sim.studies.score import ScoredRun, score
 from expert_residency.sim.studies.tune import load_tune
 from expert_residency.sim.testing.cases import random_trace
+from expert_residency.toml import load
 from expert_residency.traces import load_model, write_parquet
 from expert_residency.traces.synthetic import generate, load_style
 from expert_residency.traces.windows import compose_windows
@@ -70,6 +71,7 @@ def result() -> dict[str, Any]:
         ("manifest.spec.eviction", 5, "manifest.spec.eviction: input should be a valid string"),
         ("manifest.spec.hardware", [], "manifest.spec.hardware"),
         ("prefetch.issued", None, "prefetch.issued"),
+        ("manifest.spec.predict_us", float("-inf"), "not JSON compliant"),
     ],
 )
 def test_an_edited_result_says_what_is_wrong(place: str, value: Any, words: str) -> None:
@@ -205,3 +207,11 @@ def test_an_edited_line_of_a_journal_is_named(tmp_path: Path, capsys: pytest.Cap
         assert old in text
         journal.write_text(text.replace(old, new))
         assert "journal.jsonl: line 1 is damaged" in refused(capsys, *sweep, "--resume")
+
+
+def test_toml_that_python_cannot_hold_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.toml"
+    for text in (f"a = {'9' * 5000}", "a = " + "[" * 5000, "a = 1\na = 2", "a = \x00"):
+        path.write_text(text)
+        with pytest.raises(SimError, match=r"t\.toml: not valid TOML"):
+            load(path)

@@ -51,8 +51,11 @@ def test_what_is_out_of_range_is_refused(kind: Any, name: str, field: str, numbe
 
 
 @pytest.mark.parametrize("name", available("eviction"))
-def test_both_ends_of_every_range_run(name: str) -> None:
-    """What is allowed neither raises nor hangs."""
+@pytest.mark.parametrize("simulator", ["reference", pytest.param("kernel", marks=pytest.mark.slow)])
+def test_both_ends_of_every_range_run(name: str, simulator: str) -> None:
+    """What is allowed neither raises nor hangs, and is the same in both engines."""
+    if simulator == "kernel":
+        pytest.importorskip("numba")
     trace = random_trace(2, passes=12)
     plain = create("eviction", name)
     for field, number, within in _rules(type(plain)):
@@ -60,6 +63,9 @@ def test_both_ends_of_every_range_run(name: str) -> None:
             policy = dataclasses.replace(plain, **{field: number(bound)})
             result = replay(trace, policy, Capacity(slots_per_layer=3), simulator="reference")
             assert result.hits.sum() < trace.n_lookups
+            if simulator == "kernel":
+                fast = replay(trace, policy, Capacity(slots_per_layer=3), simulator="kernel")
+                assert fast.hits.tolist() == result.hits.tolist()
 
 
 def test_most_parameters_have_a_range_of_their_own() -> None:

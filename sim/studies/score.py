@@ -125,7 +125,8 @@ class ScoredRun:
 
         try:
             checked(ResultFile, data)
-        except SimError as error:
+            json.dumps(data, allow_nan=False)  # also what no score reads is written into its answer
+        except (SimError, ValueError) as error:
             raise SimError(f"{name}: not a result of one `residency run --json` ({error})") from None
         manifest, stats = data["manifest"], data["prefetch"]
         moved = {kind: stats[f"{kind}_bytes"] for kind in ("useful", "late", "wasted", "harmful")}
