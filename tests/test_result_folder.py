@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -165,35 +166,31 @@ def test_a_folder_is_held_by_one_process(tmp_path: Path) -> None:
     assert sweep(TINY, tmp_path / "out", workers=1).ran == 2
 
 
-def _begin(folder: Path, delay_s: float, queue: Any) -> None:
-    import time
-
-    real = np.save
-
-    def slow(*args: Any) -> None:
-        real(*args)
-        time.sleep(delay_s)
-
-    np.save = slow  # type: ignore[assignment]
-    try:
-        queue.put(len(sweep(TINY, folder, workers=1, simulator="reference").frame))
-    except SimError as error:
-        queue.put(str(error))
+SLOW = """
+import sys, time
+import numpy as np
+from expert_residency.errors import SimError
+from expert_residency.sim.sweep import sweep
+real = np.save
+np.save = lambda *args: (real(*args), time.sleep(0.05))
+source = {"traces": {"code": "bundled:tinymoe-code"}, "axes": {"eviction": ["lru", "lfu"]},
+          "constants": {"miss": "fetch", "passes": 3, "hardware": "rtx-5070", "capacity": "20%"}}
+try:
+    print(len(sweep(source, sys.argv[1], workers=1, simulator="reference").frame))
+except SimError as error:
+    print(error)
+"""
 
 
 def test_two_that_begin_together_do_not_harm_each_other(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    both = [context.Process(target=_begin, args=(tmp_path / "out", 0.05, queue)) for _ in range(2)]
-    for one in both:
-        one.start()
-    found = [queue.get(timeout=60) for _ in both]
-    for one in both:
-        one.join()
-    assert 2 in found
-    assert any("results" in str(other) for other in found if other != 2)
+    start = [sys.executable, "-c", SLOW, str(tmp_path / "out")]
+    both = [subprocess.Popen(start, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    found = [one.communicate(timeout=120)[0].strip() for one in both]
+    assert "2" in found
+    assert any("results" in other for other in found if other != "2")
     assert read_dataset(tmp_path / "out")["status"].tolist() == ["ok", "ok"]
-    assert [path.name for path in (tmp_path / "out/cache").iterdir()] == [load("tinymoe-code").content_hash[:16]]
+    stored = [path.name for path in (tmp_path / "out/cache").iterdir()]
+    assert stored == [load("tinymoe-code").content_hash[:16]]
 
 
 def swapped(path: Path) -> None:
