@@ -2,6 +2,9 @@
 change them on purpose."""
 
 import json
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 
@@ -77,12 +80,25 @@ def test_the_runs_differ_from_each_other(golden):
     assert len(set(times)) >= len(times) - 3
 
 
+def registered_readers():
+    """As the checkout has them."""
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    return set(tomllib.loads(text)["project"]["entry-points"]["expert_residency.readers"])
+
+
+def installed_readers():
+    """As Python finds them: written once, at the installation."""
+    return {point.name for point in entry_points(group="expert_residency.readers")}
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW_JSON else ()) for name in JSON_CASES]
 )
 def test_answer(name, folder):
     if name == "tune":
         pytest.importorskip("optuna")
+    if name == "list-formats" and registered_readers() != installed_readers():
+        pytest.skip("readers were registered since the installation: pip install -e . again")
     golden = json.loads((GOLDEN / "json" / f"{name}.json").read_text(encoding="utf-8"))
     assert answer(name, folder) == golden
 
