@@ -187,6 +187,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "curve": {
         **reading(CURVE.replace("<in>/tiny.parquet", "{}"), "", "--phase"),
+        "--cold": Whole(*(CURVE.replace("tiny", "req-a") + f" --cold {n}" for n in ("trace", "request"))),
         "--eviction": alone("--points 2 --eviction lru", "--points 2 --eviction fifo"),
         "--capacity": alone("--eviction lru --capacity 25%", "--eviction lru --capacity 50%"),
         "--scope": "--scope global", "--admission": "--admission two-hit", "--points": "--points 3",
@@ -233,6 +234,8 @@ CASES: dict[str, dict[str, Any]] = {
     "model": {"--layers": "--layers", "--out": "--out m.toml", "--json": "--json out.json"},
     "placement": {
         **reading("placement {} --slots 20 --out p.strp", "", "--join"),
+        "--from": Whole(f"placement --from <in>/plain.csv --model {MODEL} --slots 3 --out p.csv",
+                        f"placement --from <in>/few.csv --model {MODEL} --slots 3 --out p.csv"),
         "--slots": alone("--slots 20 --out p.strp", "--slots 30 --out p.strp"), "--out": "--out q.strp",
         "--first": "--first 1", "--tokens": "--tokens 1", "--kept-only": "--kept-only",
         "--model": Refused("--model nothing"), "--format": Refused("--format nothing"),
@@ -251,6 +254,8 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "replay": {
         **reading("replay {} --simulator reference --json out.json --capacity 25% --eviction lru"),
+        "--cold": Whole(*(f"replay <in>/req-a.parquet --simulator reference --json out.json --capacity 25% "
+                          f"--eviction lru --cold {n}" for n in ("trace", "request"))),
         "--eviction": alone("--capacity 25% --eviction lru", "--capacity 25% --eviction random"),
         "--capacity": alone("--capacity 25% --eviction lru", "--capacity 30% --eviction lru"),
         "--slots-per-layer": alone("--capacity 25% --eviction lru", "--slots-per-layer 5 --eviction lru"),
@@ -266,7 +271,9 @@ CASES: dict[str, dict[str, Any]] = {
         "--out": Whole(*(f"report <in>/swept --out {n}.html" for n in "ab"), stand_in="sim.report:write_report"),
          "--plots": "--plots p",
     },
-    "run": only(
+    "run": reading("run --simulator reference --json out.json --trace {} " + CARD) | only(
+        cold=Whole(*(f"run --trace <in>/req-a.parquet --simulator reference --json out.json {CARD} --cold {n}"
+                     for n in ("trace", "request"))),
         trace="--trace <in>/flash.parquet", passes="--passes 2", ceiling="--ceiling", json="--json other.json",
         simulator=Whole(PLAIN, PLAIN + " --simulator kernel", "sim.runs.simulate:simulate"),
         timeline="--timeline t.json",
@@ -304,7 +311,11 @@ CASES: dict[str, dict[str, Any]] = {
         "--layers": alone(*(RULES + f" --n-cpu-moe 2 --layers {n}" for n in ("12,12", "6,18"))),
         "--plot": alone(SPLIT + " --count 2", SPLIT + " --count 2 --plot p.svg"), "--json": "--json other.json",
     },
-    "sweep": only(
+    "sweep": {
+        "--top-k": "--top-k 3", "-o": "-o top_k=3", "--partial": "--partial", "--join": "--join file",
+        "--requests": "--requests 0",
+        "--phase": "--phase decode", "--cold": "--cold request",
+    } | only(
         "--card-capacity", out="--out other", trace="--trace <in>/flash.parquet", passes="--passes 2",
         workers="--workers 3", scheduler="--scheduler tcp://here:1", resume="--resume",
         retry_failed="--resume --retry-failed", simulator="--simulator kernel",
@@ -373,6 +384,7 @@ class Inputs:
         (self.folder / "plain.csv").write_text(
             "layer,expert\n" + "".join(f"{n},{e}\n" for n in range(24) for e in range(8))
         )
+        (self.folder / "few.csv").write_text("layer,expert\n3,4\n")
         seen = np.ones(tiny.n_routed, dtype=np.int8)
         write_parquet(replace(tiny, row_residency=seen), self.folder / "exact.parquet")
         (self.folder / "a.txt").write_text("one")

@@ -169,21 +169,27 @@ class _Notes:
 def _watched(routers: Sequence[Router], where: Callable[[], tuple[int, int]], look_ahead: int) -> Iterator[_Notes]:
     """Hooks on all routers for the time of the block; `where` says the current (pass, first position)."""
     notes = _Notes()
+    held: dict[int, tuple[int, Any]] = {}
+    """Pass and input of the last routers, by index."""
 
     def note(index: int, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         pass_index, position = where()
-        ids, weights = routers[index].decide(output)
+        router = routers[index]
+        ids, weights = router.decide(output)
         notes.ids.append(ids.cpu().numpy())
         notes.weights.append(weights.cpu().numpy())
         notes.place.append((pass_index, index, position))
-        hidden = args[0] if args else next(iter(kwargs.values()))
-        for depth in range(1, min(look_ahead, len(routers) - 1 - index) + 1):
-            later = routers[index + depth]
-            guess, _ = later.decide(later.module.forward(hidden))
+        # Predictions for this layer are made now, when whatever else the router takes (a bias, say) is at hand.
+        for depth in range(1, min(look_ahead, index) + 1):
+            number, earlier = held[index - depth]
+            if number != pass_index:
+                continue
+            named = kwargs if args else kwargs | {next(iter(kwargs)): earlier}
+            guess, _ = router.decide(router.module.forward(*((earlier, *args[1:]) if args else ()), **named))
             flat = guess.flatten().cpu().numpy()
-            notes.predicted[depth, pass_index, index + depth] = flat[
-                np.sort(np.unique(flat, return_index=True)[1])
-            ]
+            notes.predicted[depth, pass_index, index] = flat[np.sort(np.unique(flat, return_index=True)[1])]
+        held[index] = pass_index, args[0] if args else next(iter(kwargs.values()))
+        held.pop(index - look_ahead, None)
 
     handles = [
         router.module.register_forward_hook(

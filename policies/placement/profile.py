@@ -3,7 +3,8 @@
     rank: the file's order
 
 The file is CSV with columns `layer,expert` (layer as an index over MoE layers) in rank order, optionally
-`count`, which then gives the order.
+`count`, which then gives the order. Where experts come again, as in a moe-trace CSV with one line an activation,
+the order is by how often they do. A column `index` is taken for the layer's index before `layer`.
 Source: thecodacus/llama.cpp#5 (profile CSV).
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections import Counter
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -47,7 +49,7 @@ class Profile(PlacementPolicy):
                 )
             for line, row in enumerate(reader, start=2):
                 try:
-                    layer, expert = int(row["layer"]), int(row["expert"])
+                    layer, expert = int(row.get("index") or row["layer"]), int(row["expert"])
                     weight = float(row["count"]) if row.get("count") else 0.0
                     if not math.isfinite(weight):
                         raise ValueError
@@ -59,7 +61,11 @@ class Profile(PlacementPolicy):
                         f"({pool.layers} x {pool.experts})"
                     )
                 ranked.append((-weight, layer * pool.experts + expert))
+        counted = any(weight for weight, _ in ranked)
+        uses = Counter(key for _, key in ranked)
+        if not counted and len(uses) < len(ranked):  # one line an activation: the order is by how many there are
+            return [key for key, _ in uses.most_common()]
         keys = [key for _, key in sorted(ranked, key=lambda item: item[0])]
-        if len(set(keys)) != len(keys):
+        if len(uses) != len(keys):
             raise PolicyError(f"{path}: an expert is listed twice")
         return keys

@@ -28,18 +28,20 @@ from pydantic import ValidationError
 
 from expert_residency.errors import SimError
 from expert_residency.sim.choices.spec import CHOICES, RunSpec, make_spec, refuse_unknown
+from expert_residency.sim.choices.trace import Reading
 from expert_residency.traces import RoutingTrace, load_model
 
 _MOST = (1 << 31) - 1
 """Passes of a trace, and tokens of a chunk."""
-TRACE_KEYS = ("trace", "format", "model", "passes", "synthetic", "windows", "chunk")
+TRACE_KEYS = ("trace", "format", "model", "passes", "synthetic", "windows", "chunk", "reading", "cold")
 
 
 @dataclasses.dataclass(frozen=True)
 class Scenario:
     """A trace to open and the run to make of it.
 
-    `passes` limits the run to the first so many passes; `synthetic`, `windows` and `chunk` are the file's tables.
+    `reading` is how the trace is read and which of it (`sim.choices.trace.Reading`). `passes` limits the run to
+    the first so many passes; `synthetic`, `windows` and `chunk` are the file's tables.
     """
 
     trace: str
@@ -50,6 +52,9 @@ class Scenario:
     synthetic: dict[str, Any] | None = None
     windows: dict[str, float] | None = None
     chunk: int | None = None
+    reading: Reading | None = None
+    cold: str | None = None
+    """As `sim.runs.simulate.simulate` has it; `trace` if None."""
 
 
 def build_scenario(data: dict[str, Any], where: object = None) -> Scenario:
@@ -88,8 +93,11 @@ def _build(data: dict[str, Any]) -> Scenario:
     for key in ("trace", "format", "model"):
         if not isinstance(data.get(key, ""), str):
             raise SimError(f"{key} is {data[key]!r}, expected a name")
+    if data.get("cold", "trace") not in ("trace", "request"):
+        raise SimError(f"cold is {data['cold']!r}, expected trace or request")
     spec = make_spec({key: value for key, value in data.items() if key in CHOICES})
     about: dict[str, Any] = {key: data.get(key) for key in TRACE_KEYS}
+    about["reading"] = Reading.of_table(about["reading"])
     return Scenario(spec=spec, **about)
 
 
@@ -107,7 +115,7 @@ def open_scenario_trace(scenario: Scenario) -> RoutingTrace:
     if scenario.synthetic is not None or scenario.trace == "synthetic":
         trace = _generate(scenario)
     else:
-        trace = open_trace(scenario.trace, scenario.format, scenario.model)
+        trace = open_trace(scenario.trace, scenario.format, scenario.model, scenario.reading)
     if scenario.chunk is not None:
         trace = chunk_prefill(trace, scenario.chunk)
     if scenario.windows is not None:

@@ -45,6 +45,38 @@ class Reading:
     phase: str | None = None
     top_k: int | None = None
 
+    @classmethod
+    def of_table(cls, given: object) -> Reading:
+        """From a table of a scenario or sweep file, with these names; None is nothing.
+
+        Raises
+        ------
+        SimError
+            Another name, or a value of another kind.
+        """
+        if isinstance(given, cls):
+            return given
+        kinds: dict[str, type | tuple[type, ...]] = {
+            "options": dict, "partial": bool, "join": str, "requests": (str, int), "phase": str,
+            "top_k": int,
+        }  # fmt: skip
+        if not isinstance(given, Mapping | None):
+            raise SimError(f"reading is {given!r}, expected a table of {', '.join(kinds)}")
+        for name, value in (given or {}).items():
+            check_known("key of reading", name, kinds)
+            if not isinstance(value, kinds[name]):
+                raise SimError(f"reading: {name} is {value!r}, which is of another kind")
+        table: dict[str, Any] = dict(given or {})
+        if "requests" in table:
+            table["requests"] = str(table["requests"])
+        return cls(**table)
+
+    def to_table(self) -> dict[str, Any]:
+        """What `of_table` reads; without what is as by default."""
+        plain = {name: getattr(self, name) for name in ("partial", "join", "requests", "phase", "top_k")}
+        found = {name: value for name, value in plain.items() if value != getattr(Reading(), name)}
+        return found | ({"options": dict(self.options)} if self.options else {})
+
     def words(self) -> dict[str, Any]:
         """Keyword arguments of `read_trace`."""
         own_k = {} if self.top_k is None else {"top_k": self.top_k}

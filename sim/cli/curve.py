@@ -26,7 +26,7 @@ from expert_residency.sim.cli.common import (
     table,
     write_json,
 )
-from expert_residency.sim.cli.reading import takes_reading
+from expert_residency.sim.cli.reading import ColdOpt, takes_reading
 
 if TYPE_CHECKING:
     from expert_residency.sim.runs.curve import Point
@@ -57,6 +57,7 @@ def curve(
     model: ModelOpt = None,
     fmt: FormatOpt = None,
     reading: Reading | None = None,
+    cold: ColdOpt = "trace",
     json: JsonOpt = None,
 ) -> None:
     """Hit rate against capacity for every policy, with the optimum."""
@@ -78,7 +79,7 @@ def curve(
     curves = {
         spec: hit_curve(
             recorded, spec, capacities, admission=admission if spec not in BOUNDS else "always", steps=steps,
-            simulator=simulator,
+            simulator=simulator, cold=cold,
         )
         for spec in asked
     }  # fmt: skip
@@ -96,6 +97,7 @@ def curve(
         "synthetic": recorded.synthetic,
         "caveats": curves["min"][0].caveats,
         "scope": scope,
+        "cold": cold,
         "admission": admission,
         "experts_bytes": recorded.geometry.all_expert_bytes,
         "policies": {spec: [point.to_dict() for point in found] for spec, found in curves.items()},

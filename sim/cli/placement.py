@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from expert_residency.sim.choices.trace import Reading, open_trace
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.common import FormatOpt, KeptOpt, ModelOpt, TraceArg, say, writable
+from expert_residency.sim.cli.common import FormatOpt, KeptOpt, ModelOpt, given, say, writable
 from expert_residency.sim.cli.reading import takes_reading
+
+if TYPE_CHECKING:
+    from expert_residency.traces import ModelGeometry
 
 
 @app.command()
 @takes_reading("join")
 def placement(
-    trace: TraceArg,
+    context: typer.Context,
     slots: Annotated[int, typer.Option(min=1, help="Room in whole experts.")],
     out: Annotated[
         Path,
         typer.Option(
-            callback=writable, help="STRP profile to write, for --expert-profile or placement strp:file=."
+            callback=writable,
+            help="File to write: .csv (layer,expert,count, for llama.cpp forks and placement profile:file=), .pt "
+            "(the table of ktransformers), else Strata's STRP (--expert-profile, placement strp:file=).",
         ),
     ],
+    trace: Annotated[
+        str | None,
+        typer.Argument(metavar="[TRACE]", help="Trace file of any known format, a 'pattern*', or bundled:NAME."),
+    ] = None,
+    counts: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Counts instead of a trace: moe-trace or profile CSV, .coli_usage, an imatrix GGUF, a .pt of "
+            "ktransformers or a matrix (npy, npz, safetensors); needs --model.",
+        ),
+    ] = None,
     first: Annotated[int, typer.Option(min=0, help="First token of the range (prompts do not count).")] = 0,
     tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of the range; to the end by default.")] = None,
     kept_only: KeptOpt = False,
@@ -31,13 +48,47 @@ def placement(
     fmt: FormatOpt = None,
     reading: Reading | None = None,
 ) -> None:
-    """Write the experts that a range of tokens uses most, as a profile that the engine Strata can start with."""
-    from expert_residency.policies.placement.strp import StrpProfile, complete, write_strp
-    from expert_residency.sim.studies.window import hindsight_rank
+    """Write the experts that a range of tokens, or a file of counts, uses most, as a profile to start with."""
+    from expert_residency.errors import SimError
+    from expert_residency.sim.studies.window import ranked_by, uses
 
-    recorded = open_trace(trace, fmt, model, reading)
-    geometry = recorded.geometry
-    ranked = hindsight_rank(recorded, first, tokens, kept_only=kept_only)
-    order = complete(ranked, geometry.n_experts)
-    write_strp(out, StrpProfile(geometry.n_layers, geometry.experts, min(slots, len(order)), order))
+    if (trace is None) == (counts is None):
+        raise SimError("give either a trace or a file of counts (--from)")
+    table: Any
+    if counts is not None:
+        from expert_residency.traces import load_model
+        from expert_residency.traces.usage import read_usage
+
+        if extra := given(context, "out", "slots", "counts", "model"):
+            raise SimError(f"{extra[0]} is of traces; counts (--from) have no tokens")
+        if model is None:
+            raise SimError("--from needs --model: counts have no sizes")
+        geometry = load_model(model)
+        table = read_usage(counts, geometry).reshape(-1)
+    else:
+        assert trace is not None
+        recorded = open_trace(trace, fmt, model, reading)
+        geometry, table = recorded.geometry, uses(recorded, first, tokens, kept_only=kept_only)
+    ranked = ranked_by(table)
+    _write(out, geometry, ranked, table, slots)
     say(f"{out}: {len(ranked):,} experts used, {min(slots, len(ranked)):,} of them in {slots:,} slots")
+
+
+def _write(out: Path, geometry: ModelGeometry, ranked: list[int], table: Any, slots: int) -> None:
+    """In the form that the name's end says."""
+    from expert_residency.files import write_text
+    from expert_residency.policies.placement.strp import StrpProfile, complete, write_strp
+
+    if out.suffix == ".csv":
+        rows = ["layer,expert,count,index"]
+        for key in ranked:
+            layer, expert = geometry.layer_of_key(key)
+            rows.append(f"{layer},{expert},{table[key]:g},{key // geometry.experts}")
+        write_text(out, "\n".join(rows) + "\n")
+    elif out.suffix == ".pt":
+        from expert_residency.traces.usage import write_matrix
+
+        write_matrix(out, table.reshape(geometry.n_layers, geometry.experts))
+    else:
+        order = complete(ranked, geometry.n_experts)
+        write_strp(out, StrpProfile(geometry.n_layers, geometry.experts, min(slots, len(order)), order))

@@ -37,6 +37,12 @@ _OPTIONS: dict[str, Any] = {
     ],
     "phase": Annotated[str | None, typer.Option(help="Only passes of this phase: prefill, decode or verify.")],
 }
+ColdOpt = Annotated[
+    str,
+    typer.Option(
+        "--cold", help="When the cache is empty: trace, at the start, or request, again before every request."
+    ),
+]
 _DEFAULTS: dict[str, Any] = {"partial": False, "join": "recorded"}
 
 

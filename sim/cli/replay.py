@@ -26,7 +26,7 @@ from expert_residency.sim.cli.common import (
     warn,
     write_json,
 )
-from expert_residency.sim.cli.reading import takes_reading
+from expert_residency.sim.cli.reading import ColdOpt, takes_reading
 
 if TYPE_CHECKING:
     from expert_residency.sim.choices.capacity import Capacity
@@ -61,12 +61,14 @@ def replay(
     model: ModelOpt = None,
     fmt: FormatOpt = None,
     reading: Reading | None = None,
+    cold: ColdOpt = "trace",
     json: JsonOpt = None,
 ) -> None:
     """Count hits of eviction policies on a trace, beside the optimum and the compulsory-miss bound."""
     from expert_residency.errors import SimError
     from expert_residency.policies import create, sees_future
     from expert_residency.sim.choices.spec import make_capacity
+    from expert_residency.text import check_known
 
     if oversize not in ("waves", "overflow"):
         raise SimError(f"unknown oversize rule {oversize!r} (known: waves, overflow)")
@@ -77,13 +79,15 @@ def replay(
     asked = list(dict.fromkeys([*(eviction or (CAUSAL if stream else DEFAULT)), *bounds]))
     for spec in asked:  # all names are checked before anything runs
         create("eviction", spec)
-    if stream and (fmt not in (None, "parquet") or model or simulator == "reference" or reading != Reading()):
+    plainly = fmt in (None, "parquet") and not model and reading == Reading() and cold == "trace"
+    if stream and (not plainly or simulator == "reference"):
         raise SimError("--stream reads this program's own Parquet, with its sizes, and counts in the kernel")
     options: dict[str, Any] = {"placement": placement, "contract": contract, "warmup_passes": warmup}
+    check_known("cold", cold, ("trace", "request"))
     if stream:
         data, results = _streamed(trace, asked, room, admission, options | {"overflow": oversize == "overflow"})
     else:
-        options |= {"oversize": oversize, "simulator": simulator}
+        options |= {"oversize": oversize, "simulator": simulator, "cold": cold}
         data, results = _whole(open_trace(trace, fmt, model, reading), asked, room, admission, options)
     data["policies"] = {
         spec: result.to_dict() | data["policies"].get(spec, {}) for spec, result in results.items()
@@ -95,6 +99,7 @@ def replay(
     order = sorted(results, key=lambda s: (s in bounds, -results[s].phases["all"].distinct_hits))
     ahead = {spec for spec in order if sees_future(spec, placement=placement, quotas=room.quotas)}
     _show(data, results, order, warmup, ahead)
+    _show_requests({spec: data["policies"][spec].get("requests", []) for spec in order})
     agreements = {spec: data["policies"][spec].get("engine_agreement") for spec in order}
     if all(agreements.values()):
         closest = max(order, key=lambda spec: agreements[spec]["equal"])
@@ -113,8 +118,11 @@ def _whole(
     recorded: RoutingTrace, asked: list[str], room: Capacity, admission: str, options: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, ReplayResult]]:
     """Facts of the trace, and one result a policy; the steps and what oracles know are made once."""
+    import numpy as np
+
     from expert_residency.sim.runs.optimum import check_bound
     from expert_residency.sim.runs.replay import compulsory_bound, matches_engine, replay
+    from expert_residency.sim.runs.requests import apart, hits_by_request
     from expert_residency.sim.runs.steps import Steps
 
     steps = Steps.of(recorded, options["contract"])
@@ -127,12 +135,19 @@ def _whole(
     if options["contract"] == "event" and options["oversize"] == "waves":
         missed = {spec: int((result.hits == 0).sum()) for spec, result in results.items()}
         check_bound(recorded, room, missed, admission=admission, placement=options["placement"])
-    agreements = {}
+    agreements: dict[str, dict[str, Any]] = {}
     if recorded.row_residency is not None:
         for spec, result in results.items():
             equal, compared = matches_engine(recorded, result)
             agreements[spec] = {"engine_agreement": {"equal": equal, "compared": compared}}
-    facts = {"trace_sha256": recorded.content_hash, "compulsory_bound": compulsory_bound(recorded)}
+    if len(np.unique(recorded.pass_request)) > 1:
+        for spec, result in results.items():
+            agreements[spec] = agreements.get(spec, {}) | {"requests": hits_by_request(recorded, result)}
+    bound = compulsory_bound(recorded)
+    if parts := apart(recorded, options["cold"]):  # every request has its own first uses
+        firsts = sum(len(np.unique(part.keys)) for _, part in parts)
+        bound = 1 - firsts / recorded.n_lookups
+    facts = {"trace_sha256": recorded.content_hash, "cold": options["cold"], "compulsory_bound": bound}
     return _head(facts, recorded, results) | {"policies": agreements}, results
 
 
@@ -167,6 +182,24 @@ def _head(facts: dict[str, Any], trace: RoutingTrace, results: dict[str, ReplayR
         "scope": one.scope,
         "contract": one.contract,
     }
+
+
+MOST_REQUESTS = 10
+"""In the table by request; JSON has all."""
+
+
+def _show_requests(found: dict[str, list[dict[str, Any]]]) -> None:
+    """Hits of each request, a column a policy; of many requests, those with most look-ups."""
+    first = next(iter(found.values()))
+    if not first:
+        return
+    picked = sorted(sorted(range(len(first)), key=lambda i: -first[i]["distinct"])[:MOST_REQUESTS])
+    more = f", the {len(picked)} largest of {len(first)}" if len(picked) < len(first) else ""
+    shown = table(f"hit % (distinct) by request{more}", ["request", "look-ups", *found])
+    for i in picked:
+        cells = [percent(rows[i]["hit_rate_distinct"]) for rows in found.values()]
+        shown.add_row(str(first[i]["request"]), f"{first[i]['distinct']:,}", *cells)
+    show(shown)
 
 
 def _show(

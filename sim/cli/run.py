@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from expert_residency.sim.choices.trace import Reading
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.choices import Words, takes_words
 from expert_residency.sim.cli.common import (
@@ -25,6 +26,7 @@ from expert_residency.sim.cli.common import (
     writable,
     write_json,
 )
+from expert_residency.sim.cli.reading import ColdOpt, takes_reading
 
 if TYPE_CHECKING:
     from expert_residency.sim.choices.spec import RunSpec
@@ -32,11 +34,14 @@ if TYPE_CHECKING:
     from expert_residency.sim.timed.result import RunResult
     from expert_residency.traces import RoutingTrace
 
+MOST_REQUESTS = 10
+"""In the table by request; JSON has all."""
 BOUND = "a policy sees the future: a bound, not a candidate"
 
 
 @app.command()
 @takes_words()
+@takes_reading()
 def run(
     context: typer.Context,
     scenario: Annotated[
@@ -51,6 +56,8 @@ def run(
     words: Words | None = None,
     passes: Annotated[int | None, typer.Option(min=1, help="Only the first so many passes.")] = None,
     fmt: FormatOpt = None,
+    reading: Reading | None = None,
+    cold: ColdOpt = "trace",
     ceiling: Annotated[
         bool,
         typer.Option(
@@ -88,7 +95,10 @@ def run(
     else:
         if trace is None:
             raise SimError("give a scenario file, or at least a trace, --hardware and --capacity")
-        own = {"trace": trace, "model": model, "format": fmt, "passes": passes}
+        own = {
+            "trace": trace, "model": model, "format": fmt, "passes": passes, "cold": cold,
+            "reading": None if reading is None else reading.to_table(),
+        }  # fmt: skip
         chosen = build_scenario({key: value for key, value in own.items() if value is not None} | (words or {}))
     recorded = open_scenario_trace(chosen)
     quiet = str(json) == "-"
@@ -99,19 +109,22 @@ def run(
         task = bar.add_task("run", total=recorded.n_passes)
         result = simulate(
             recorded, chosen.spec, timeline=timeline, simulator=simulator,
-            progress=lambda done: bar.update(task, completed=done),
+            progress=lambda done: bar.update(task, completed=done), cold=chosen.cold or "trace",
         )  # fmt: skip
     lifted = []
     if ceiling:
+        if chosen.cold == "request":
+            raise SimError("--ceiling is of one run; --cold request makes one of each request")
         from expert_residency.sim.studies.headroom import ceilings
 
         lifted = ceilings(recorded, chosen.spec)
     if json is not None:
         ceilings_found = {"ceilings": [one.to_dict() for one in lifted]} if lifted else {}
-        write_json(json, result.to_dict(passes=True) | ceilings_found)
+        write_json(json, result.to_dict(passes=True) | ceilings_found | _requests(recorded, result))
         if quiet:
             return
     _print(recorded, result)
+    _print_requests(_requests(recorded, result).get("requests", []))
     if lifted:
         from expert_residency.sim.cli.score import print_ceilings
 
@@ -169,6 +182,30 @@ def _run_variants(variants: tuple[Variant, ...], json: Path | None, simulator: s
     show(shown, where)
     caution(sorted({caveat for one in found for caveat in one.result.caveats}))
     warn(sorted({warning for one in found for warning in one.result.warnings}))
+
+
+def _requests(trace: RoutingTrace, result: RunResult) -> dict[str, Any]:
+    """Results by request, where there are several."""
+    from expert_residency.sim.runs.requests import times_by_request
+
+    found = times_by_request(trace, result)
+    return {"requests": found} if len(found) > 1 else {}
+
+
+def _print_requests(found: list[dict[str, Any]]) -> None:
+    """A line a request; of many, the slowest ones."""
+    if not found:
+        return
+    ranked = sorted(found, key=lambda one: one["tokens_per_s"] or 0.0)
+    most = ranked[:MOST_REQUESTS]
+    title = f"by request, the {len(most)} slowest of {len(found)}" if len(found) > len(most) else "by request"
+    shown = table(title, ["request", "decoded tokens", "prefill s", "decode s", "tokens/s"])
+    for one in most if len(found) > len(most) else found:
+        shown.add_row(
+            str(one["request"]), f"{one['decode_tokens']:,}", number(one["prefill_ns"] / 1e9, 3),
+            number(one["decode_ns"] / 1e9, 3), number(one["tokens_per_s"]),
+        )  # fmt: skip
+    show(shown)
 
 
 def _print(trace: RoutingTrace, result: RunResult) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from expert_residency.sim.choices.trace import Reading
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.choices import ALL, Words, takes_words
 from expert_residency.sim.cli.common import (
@@ -23,6 +24,7 @@ from expert_residency.sim.cli.common import (
     table,
 )
 from expert_residency.sim.cli.progress import Bar
+from expert_residency.sim.cli.reading import ColdOpt, takes_reading
 
 if TYPE_CHECKING:
     from expert_residency.sim.sweep import SweepResult
@@ -55,6 +57,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print the summary as JSO
 
 @app.command("sweep")
 @takes_words(*(name for name in ALL if name != "card_capacity"), several=True)
+@takes_reading()
 def sweep_command(
     context: typer.Context,
     out: OutOpt,
@@ -64,6 +67,8 @@ def sweep_command(
     model: ModelOpt = None,
     words: Words | None = None,
     passes: PassesOpt = 200,
+    reading: Reading | None = None,
+    cold: ColdOpt = "trace",
     workers: WorkersOpt = None,
     scheduler: SchedulerOpt = None,
     resume: ResumeOpt = False,
@@ -92,7 +97,8 @@ def sweep_command(
         from expert_residency.sim.sweep.default import default_sweep
 
         text = default_sweep(
-            trace, format=fmt, model=model, passes=passes or None,
+            trace, format=fmt, model=model, passes=passes or None, cold=cold,
+            reading=None if reading is None else reading.to_table(),
             **{key: value if isinstance(value, list) else [value] for key, value in (words or {}).items()},
         )  # fmt: skip
         source = tomllib.loads(text)

@@ -23,6 +23,7 @@ from expert_residency.sim.kernel import choose
 from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.runs.counts import Counters
 from expert_residency.sim.runs.replay import counted_caveats, replay
+from expert_residency.sim.runs.requests import apart, one_by_one, summed_phases
 from expert_residency.sim.runs.steps import Steps
 from expert_residency.traces import Phase, RoutingTrace
 
@@ -56,6 +57,7 @@ def hit_curve(
     simulator: str = "auto",
     threads: int | None = None,
     steps: Steps | None = None,
+    cold: str = "trace",
 ) -> list[Point]:
     """Replay `trace` at every capacity, in their order.
 
@@ -69,6 +71,8 @@ def hit_curve(
         Replays at once in the kernel; as many as the machine has processors by default.
     steps
         `Steps.of(trace)`, to share between curves.
+    cold
+        `trace`, or `request`: every request by itself from an empty cache, counts added up.
 
     Raises
     ------
@@ -79,6 +83,19 @@ def hit_curve(
         raise SimError(f"{capacities!r} is no list of capacities: a curve needs a sequence of them")
     if not capacities:
         raise SimError("a curve needs at least one capacity")
+    if parts := apart(trace, cold):
+        own: dict[str, Any] = {
+            "scope": scope, "admission": admission, "placement": placement, "simulator": simulator,
+            "threads": threads,
+        }  # fmt: skip
+        curves = [
+            points for _, points in one_by_one(parts, lambda part, _: hit_curve(part, eviction, capacities, **own))
+        ]
+        return [
+            Point(one[0].capacity_bytes, summed_phases([point.phases for point in one]), one[0].method,
+                  list(counted_caveats(trace)))
+            for one in zip(*curves, strict=True)
+        ]  # fmt: skip
     rooms = [Capacity.of(words, scope).of_one_cache(trace.geometry) for words in capacities]
     eviction = create("eviction", eviction) if isinstance(eviction, str) else eviction
     placement = placement or eviction.default_placement

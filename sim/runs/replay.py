@@ -26,6 +26,7 @@ from expert_residency.sim.residency.laws import ranked_by
 from expert_residency.sim.residency.pool import CachePool, check_room, make_pool, start_placement
 from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.runs.counts import Counted, ReplayResult, count, counted, phase_passes, result_of
+from expert_residency.sim.runs.requests import apart, joined_replay, one_by_one
 from expert_residency.sim.runs.steps import Steps
 from expert_residency.sim.timed.rules import extra_waves
 from expert_residency.text import check_known
@@ -49,6 +50,7 @@ def replay(
     lag_passes: int = 1,
     simulator: str = "auto",
     steps: Steps | None = None,
+    cold: str = "trace",
 ) -> ReplayResult:
     """Replay `trace` through one cache.
 
@@ -74,12 +76,24 @@ def replay(
         `reference`, `kernel` (compiled) or `auto`: the kernel where it can run and pays.
     steps
         `Steps.of(trace, contract)`, to share between replays of the same trace and contract.
+    cold
+        `trace`: one cache from the first pass to the last. `request`: every request starts with an empty (or newly
+        placed) one and with a policy that has learned nothing; warm-up passes are then those of each request.
 
     Raises
     ------
     SimError, PolicyError
         Unknown contract, policy or parameter, a policy that the kernel cannot run, or room for not one expert.
     """
+    if parts := apart(trace, cold):
+        own: dict[str, Any] = {
+            "scope": scope, "admission": admission, "placement": placement, "contract": contract,
+            "oversize": oversize, "warmup_passes": warmup_passes, "lag_passes": lag_passes, "simulator": simulator,
+        }  # fmt: skip
+        found = one_by_one(parts, lambda part, _: replay(part, eviction, capacity, **own))
+        whole = joined_replay(trace, found)
+        whole.caveats = list(counted_caveats(trace))
+        return whole
     check_known("contract", contract, CONTRACTS)
     if lag_passes < 1:
         raise SimError(f"a lag of {lag_passes} passes is impossible: a copy lands at the next pass at the soonest")

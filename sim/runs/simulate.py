@@ -24,6 +24,7 @@ from expert_residency.sim.residency.future import kept_with, make_future
 from expert_residency.sim.residency.laws import ranked_by
 from expert_residency.sim.residency.pool import LISTS, CachePool, check_room, make_pool
 from expert_residency.sim.residency.quotas import share_out
+from expert_residency.sim.runs.requests import apart, joined_run, one_by_one
 from expert_residency.sim.timed.attention import Context
 from expert_residency.sim.timed.engine import Policies, SimPyEngine
 from expert_residency.sim.timed.host import HostPlan, plan_host
@@ -164,6 +165,7 @@ def simulate(
     progress: Callable[[int], None] | None = None,
     simulator: str = "auto",
     runs: int = 1,
+    cold: str = "trace",
 ) -> RunResult:
     """Run `trace` on the machine and under the policies of `spec`.
 
@@ -184,6 +186,9 @@ def simulate(
         can run and pays. `RunResult.simulator` says which it was.
     runs
         How many such runs the whole job has, for `auto`.
+    cold
+        `trace`: one cache from the first pass to the last. `request`: every request starts from the initial
+        placement and the page cache's start state, with policies that have learned nothing.
 
     Raises
     ------
@@ -192,6 +197,20 @@ def simulate(
     """
     profiles = tuple(profiles or (load_profile(name) for name in spec.hardware))
     spec = spec.settled(trace.geometry, profiles)
+    if parts := apart(trace, cold):
+        if timeline is not None or page_cache is not None:
+            raise SimError("cold = request makes a run of each request: it goes with no timeline and no variants")
+        found = one_by_one(
+            parts,
+            lambda part, done: simulate(
+                part, spec, profiles=profiles, preset=preset, simulator=simulator, runs=runs * len(parts),
+                progress=None if progress is None else lambda n: progress(done + n),
+            ),
+        )  # fmt: skip
+        whole = manifest(trace, spec, profiles, preset or load_engine(spec.engine)) | {"cold": cold}
+        result = joined_run(trace, found, whole)
+        result.caveats = texts(caveats(trace, hardware=profiles, spec=spec))
+        return result
 
     def prepared(simulator: str) -> Prepared:
         return prepare(

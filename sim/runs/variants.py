@@ -125,6 +125,7 @@ def run_variants(
                 chosen.synthetic,
                 chosen.windows,
                 chosen.chunk,
+                chosen.reading and chosen.reading.to_table(),
             ]
         )
         if key not in opened:
@@ -134,7 +135,14 @@ def run_variants(
         found.append(
             VariantResult(
                 variant,
-                simulate(opened[key], chosen.spec, page_cache=cache, simulator=simulator, runs=len(variants)),
+                simulate(
+                    opened[key],
+                    chosen.spec,
+                    page_cache=cache,
+                    simulator=simulator,
+                    runs=len(variants),
+                    cold=chosen.cold or "trace",
+                ),
             )
         )
         if done is not None:

@@ -182,9 +182,36 @@ def hindsight_rank(
     SimError
         No token there.
     """
+    return ranked_by(uses(trace, first, tokens, kept_only=kept_only))
+
+
+def uses(
+    trace: RoutingTrace, first: int = 0, tokens: int | None = None, *, kept_only: bool = False
+) -> npt.NDArray[np.int64]:
+    """Uses of each key over a range of tokens; takes and raises as `hindsight_rank`.
+
+    Parameters
+    ----------
+    trace, first, tokens, kept_only
+        As for `hindsight_rank`.
+
+    Returns
+    -------
+    numpy.ndarray
+        (keys,) counts.
+
+    Raises
+    ------
+    SimError
+        No token there.
+    """
     chosen = token_keys(trace, kept_only=kept_only)[first : None if tokens is None else first + tokens]
     if not chosen:
         raise SimError(f"the trace has no token from number {first} on")
-    counts = np.bincount(np.concatenate(chosen), minlength=trace.geometry.n_experts)
+    return np.bincount(np.concatenate(chosen), minlength=trace.geometry.n_experts)
+
+
+def ranked_by(counts: npt.NDArray[Any]) -> list[int]:
+    """Keys by falling count; ties: lower key. Those without any are left out."""
     ranked = np.lexsort((np.arange(len(counts)), -counts))
     return [int(key) for key in ranked[: int((counts > 0).sum())]]

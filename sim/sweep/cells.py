@@ -125,7 +125,10 @@ def make_cell(number: int, choices: Choices, sweep: SweepFile, folders: dict[str
         raise SimError(f"passes is {passes!r}, expected a whole number above 0")
     if not isinstance(model, str | None):
         raise SimError(f"model is {model!r}, expected a name")
-    view = View(folders[name], passes, model)
+    cold = choices.get("cold", "trace")
+    if cold not in ("trace", "request"):
+        raise SimError(f"cold is {cold!r}, expected trace or request")
+    view = View(folders[name], passes, model, cold)
     spec = make_spec({key: value for key, value in choices.items() if key not in OWN})
     spec = spec.settled(open_view(view).geometry)
     cell_id, misfit = _check(view, spec)
@@ -146,7 +149,7 @@ def _check(view: View, spec: RunSpec) -> tuple[str, str | None]:
     made = manifest(
         open_view(view), spec, tuple(load_profile(name) for name in spec.hardware), load_engine(spec.engine)
     )
-    return hash_of(made), misfit
+    return hash_of(made | ({"cold": view.cold} if view.cold != "trace" else {})), misfit
 
 
 @lru_cache(maxsize=4)

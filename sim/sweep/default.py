@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ def default_sweep(
     format: str | None = None,  # noqa: A002 - the word that users type
     model: str | None = None,
     passes: int | None = PASSES,
+    cold: str = "trace",
+    reading: Mapping[str, Any] | None = None,
     **choices: Sequence[Any],
 ) -> str:
     """Text of a sweep file over machines, capacities and policies.
@@ -36,6 +38,10 @@ def default_sweep(
         The trace, and what its format may need.
     passes
         First so many; None for all.
+    cold
+        `trace` or `request`, as `sim.runs.simulate.simulate` has it.
+    reading
+        Table of `sim.choices.trace.Reading`.
     choices
         Alternatives of any choice of a run; this module's where there are none. Several make an axis.
 
@@ -56,9 +62,15 @@ def default_sweep(
     }
     lines = [f"name = {_toml(Path(trace).name)}", 'misfits = "record"', "", "[traces.trace]"]
     lines += [f"{key} = {_toml(value)}" for key, value in ref.items()]
+    own = dict(reading or {})
+    for table, values in (("reading", {k: v for k, v in own.items() if k != "options"}),
+                          ("reading.options", own.get("options", {}))):  # fmt: skip
+        if values:
+            lines += ["", f"[traces.trace.{table}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
     constants = {key: value for key, value in constants.items() if key not in axes}
     lines += ["", "[constants]", *(f"{key} = {_toml(value)}" for key, value in constants.items())]
     lines += [f"passes = {passes}"] if passes else []
+    lines += [f"cold = {_toml(cold)}"] if cold != "trace" else []
     lines += ["", "[axes]", *(f"{axis} = {_toml(list(values))}" for axis, values in axes.items())]
     return "\n".join(lines) + "\n"
 

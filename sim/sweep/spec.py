@@ -39,8 +39,9 @@ from expert_residency.text import problems
 from expert_residency.toml import load
 from expert_residency.traces import RoutingTrace
 
-OWN = ("trace", "scenario", "passes", "model")
-"""Choices that are the sweep's own: which trace, how many of its passes, with which model's byte sizes."""
+OWN = ("trace", "scenario", "passes", "model", "cold")
+"""Choices that are the sweep's own: which trace, how many of its passes, with which model's byte sizes, and
+whether each request starts cold."""
 CHOICES = (*OWN, *RUN_CHOICES)
 """Everything that may be an axis, a constant, part of a scenario, or of an exclusion."""
 
@@ -55,6 +56,7 @@ class TraceRef(BaseModel):
     path: str
     format: str | None = None
     model: str | None = None
+    reading: dict[str, Any] = Field(default_factory=dict)
 
 
 class SweepFile(BaseModel):

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from expert_residency.errors import SimError
-from expert_residency.sim.choices.trace import fit_geometry
+from expert_residency.sim.choices.trace import Reading, fit_geometry, open_trace
 from expert_residency.sim.sweep.spec import TraceRef
 from expert_residency.text import hash_of
 from expert_residency.traces import ModelGeometry, RoutingTrace, load_model, read_trace
@@ -44,22 +44,24 @@ class View:
         Its first passes only; None for all.
     model
         Another model's byte sizes; None for the trace's own.
+    cold
+        As `sim.runs.simulate.simulate` has it.
     """
 
     folder: str
     passes: int | None = None
     model: str | None = None
+    cold: str = "trace"
 
 
 def load_trace(ref: TraceRef | RoutingTrace, base: Path) -> RoutingTrace:
     """Trace of a sweep: one in memory, any format that a reader knows, or `bundled:NAME`."""
     if isinstance(ref, RoutingTrace):
         return ref
+    reading = Reading.of_table(ref.reading)
     if ref.path.startswith("bundled:"):
-        from expert_residency.traces.bundled import load
-
-        return load(ref.path.removeprefix("bundled:"))
-    return read_trace(base / ref.path, format=ref.format, model=ref.model)
+        return open_trace(ref.path, ref.format, ref.model, reading)
+    return reading.of(read_trace(base / ref.path, format=ref.format, model=ref.model, **reading.words()))
 
 
 def store(trace: RoutingTrace, cache: Path) -> Path:

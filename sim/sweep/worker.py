@@ -57,7 +57,7 @@ def run_cell(cell: Cell, simulator: str = "auto", runs: int = 1, policies: Adopt
         if cell.misfit is not None:
             row |= failed_row(cell.misfit, MISFIT)
         else:
-            result = simulate(trace, cell.spec, simulator=simulator, runs=runs)
+            result = simulate(trace, cell.spec, simulator=simulator, runs=runs, cold=cell.view.cold)
             row |= result_row(result)
             ran = result.simulator
     except Exception as error:  # whatever a policy may raise

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
 
 from expert_residency.errors import TraceError
 from expert_residency.traces.weights.ggml_types import TYPES
@@ -223,17 +227,51 @@ def read_header(path: Path) -> Header:
     return Header(paths[0], metadata, tensors, count)
 
 
+def read_floats(path: Path, wanted: Callable[[str], object]) -> dict[str, npt.NDArray[np.float32]]:
+    """Values of the float32 tensors whose names are `wanted`, of a file in one part.
+
+    Raises
+    ------
+    TraceError
+        As `read_header`, a tensor of another type, or one that is not all there.
+    """
+    found = {}
+    size = path.stat().st_size if path.is_file() else 0
+    try:
+        with path.open("rb") as file:
+            reader = _Reader(file, path, size)
+            header, offsets = _parse(reader)
+            step = header.metadata.get("general.alignment", 32)
+            aligned = step if type(step) is int and 0 < step <= 1 << 20 else 32
+            start = -(-(reader.start + reader.at) // aligned) * aligned
+            for tensor, offset in zip(header.tensors, offsets, strict=True):
+                if not wanted(tensor.name):
+                    continue
+                if tensor.type.upper() != "F32" or reader.endian != "<":
+                    raise TraceError(f"tensor {tensor.name} is {tensor.type}, expected F32", path=path)
+                if start + offset + tensor.nbytes > size:
+                    raise TraceError(f"tensor {tensor.name} is not all there: the file is cut off", path=path)
+                file.seek(start + offset)
+                found[tensor.name] = np.frombuffer(file.read(tensor.nbytes), dtype="<f4")
+    except OSError as error:
+        raise TraceError(f"cannot be read ({error.strerror})", path=path) from None
+    if not found:
+        raise TraceError("none of its tensors is an expert tensor's counts", path=path)
+    return found
+
+
 def _read_one(path: Path) -> Header:
     try:
         with path.open("rb") as file:
-            return _parse(_Reader(file, path, path.stat().st_size))
+            return _parse(_Reader(file, path, path.stat().st_size))[0]
     except FileNotFoundError:
         raise TraceError("no such file", path=path) from None
     except OSError as error:
         raise TraceError(f"cannot be read ({error.strerror})", path=path) from None
 
 
-def _parse(reader: _Reader) -> Header:
+def _parse(reader: _Reader) -> tuple[Header, list[int]]:
+    """The header, and where each tensor's data begins after it."""
     reader.need(8, "the beginning")
     if reader.data[:4] != MAGIC:
         raise TraceError("not a GGUF file (it does not begin with GGUF)", path=reader.path)
@@ -262,7 +300,7 @@ def _parse(reader: _Reader) -> Header:
         offsets.append(offset)
     _refuse_repeats(tuple(tensors), reader.path)
     _refuse_overlaps(tensors, offsets, reader.path)
-    return Header(reader.path, metadata, tuple(tensors))
+    return Header(reader.path, metadata, tuple(tensors)), offsets
 
 
 def _tensor(reader: _Reader, index: int) -> tuple[Tensor, int]:
