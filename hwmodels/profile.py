@@ -98,6 +98,10 @@ class Link(Section):
     root_port_mb_per_s: ClassVar[Whole] = Whole()
 
 
+PRIOR_CLOCK_GHZ, PRIOR_FLOP_PER_CYCLE = 4.0, 64
+"""Of a core whose arithmetic is not known."""
+
+
 class CpuSources(Section):
     """Rate at which the whole pool reads experts, by the memory they lie in.
 
@@ -138,6 +142,19 @@ class Cpu(Section):
     gflops: Positive | None = None
 
     dispatch_ns: ClassVar[Whole] = Whole()
+
+    @property
+    def arithmetic(self) -> Quantity:
+        """Arithmetic of the pool on many rows (GFLOP/s): as given, or a prior from its data sheet with its spread.
+
+        The prior is workers x clock x operations a cycle, as two units of 256-bit multiply-adds reach on quantized
+        weights. Old or slow cores have a quarter of it, those with 512 bits and dot products twice.
+        """
+        if self.gflops is not None:
+            return self.gflops
+        gflops = self.workers.count * PRIOR_CLOCK_GHZ * PRIOR_FLOP_PER_CYCLE
+        rule = f"rule: {self.workers.count} workers x {PRIOR_CLOCK_GHZ:g} GHz x {PRIOR_FLOP_PER_CYCLE} a cycle"
+        return Quantity(value=gflops, kind="derived", source=rule, spread=(gflops / 4, gflops * 2))
 
     def expert_mb_per_s(self, source: ExpertSource, family: str, workers: int | None = None) -> int:
         """Whole MB/s of the pool.

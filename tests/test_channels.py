@@ -88,6 +88,92 @@ def test_a_flow_through_two_servers_goes_at_the_pace_of_the_slower():
     assert ends == [2600, 2600]
 
 
+def test_a_flow_that_is_held_back_elsewhere_leaves_the_rest_of_a_server_to_others():
+    # Two links of 10 GB/s behind a root port of 10 take 5 each of a memory of 20: the CPU has its 10.
+    env, shared = net(20_000, 10_000)
+    ends = {}
+    for name, servers in (("a", (0, 1)), ("b", (0, 1)), ("cpu", (0,))):
+        shared.start(1000, 10_000, servers, lambda n=name: ends.setdefault(n, env.now) and 0)
+    env.run()
+    assert ends == {"cpu": 1000, "a": 2000, "b": 2000}
+
+
+def test_what_is_left_is_shared_in_proportion():
+    # Memory 20, port 3. The flows behind the port (3 and 6 alone) have a third each of what they ask for: 1 and 2.
+    # Of the 17 that they leave, 34 alone has a half.
+    env, shared = net(20_000, 3_000)
+    ends = {}
+    flows = (("a", 3000, 3_000, (0, 1)), ("b", 3000, 6_000, (0, 1)), ("cpu", 1500, 34_000, (0,)))
+    for name, solo_ns, rate, servers in flows:
+        shared.start(solo_ns, rate, servers, lambda n=name: ends.setdefault(n, env.now) and 0)
+    assert [(flow.num, flow.den) for flow in shared.flows] == [(9_000, 3_000)] * 2 + [(34_000, 17_000)]
+    env.run()
+    assert ends == {"a": 9000, "b": 9000, "cpu": 3000}
+    # Now the memory is the fuller one: everybody has 10 of 22, and the port's flows ask for less than it gives.
+    env, shared = net(10_000, 6_000)
+    for rate, servers in ((2_000, (0, 1)), (6_000, (0, 1)), (14_000, (0,))):
+        shared.start(1000, rate, servers, lambda: 0)
+    assert {(flow.num, flow.den) for flow in shared.flows} == {(22_000, 10_000)}
+
+
+def test_what_is_paid_once_is_not_stretched_and_asks_nothing():
+    # One flow of the whole rate; another pays 500 before its 1000: it is slowed, and slows, only while it moves.
+    env, shared = net(1000)
+    ends = {}
+    shared.start(1000, 1000, (0,), lambda: ends.setdefault("a", env.now) and 0)
+    shared.start(1000, 1000, (0,), lambda: ends.setdefault("b", env.now) and 0, 500)
+    env.run()
+    assert ends == {"a": 1500, "b": 2000}
+
+
+FLOWS = st.tuples(
+    st.integers(0, 300), st.integers(1, 400), st.integers(1, 40), st.sampled_from([(0,), (0, 1), (0, 2), (1,)]),
+    st.sampled_from([0, 0, 30]),
+)  # fmt: skip
+
+
+@given(
+    st.tuples(st.integers(1, 50), st.integers(1, 50), st.integers(1, 50)), st.lists(FLOWS, min_size=1, max_size=9)
+)
+@settings(max_examples=200, deadline=None)
+def test_rates_are_max_min_fair_at_every_moment(capacities, jobs):
+    env, shared = net(*(1000 * c for c in capacities))
+    ends = [None] * len(jobs)
+    plan = shared._share
+
+    def checked():
+        plan()
+        moving = [flow for flow in shared.flows if flow.moving]
+        rate = {id(flow): flow.mb_per_s * flow.den / flow.num for flow in moving}
+        full = []
+        for server, capacity in enumerate(shared.capacity):
+            taken = sum(rate[id(flow)] for flow in moving if server in flow.servers)
+            assert taken <= capacity + 1e-6
+            if taken >= capacity - len(moving):  # what is given is rounded to whole MB/s
+                full.append(server)
+        for flow in moving:
+            pace = flow.den / flow.num
+            if pace < 1:  # it crosses a full server of which nobody has a greater part of what he asks for
+                held = [
+                    s for s in full if s in flow.servers
+                    and all(other.den / other.num <= pace + 1e-3 for other in moving if s in other.servers)
+                ]  # fmt: skip
+                assert held
+
+    shared._share = checked
+
+    def start(number, solo, rate, servers, fixed):
+        shared.start(solo, 1000 * rate, servers, lambda: ends.__setitem__(number, env.now) or 0, fixed)
+
+    for number, (when, *flow) in enumerate(jobs):
+        at(env, when, lambda n=number, f=tuple(flow): start(n, *f))
+    env.run()
+    assert shared.flows == []
+    assert shared.demand == [0, 0, 0]
+    for (when, solo, _, _, fixed), end in zip(jobs, ends, strict=True):
+        assert end - when >= solo + fixed
+
+
 @given(
     st.integers(1, 50),
     st.lists(st.tuples(st.integers(0, 300), st.integers(1, 400), st.integers(1, 40)), min_size=1, max_size=12),
@@ -225,6 +311,6 @@ def test_disk_lanes_share_the_drive():
     for key in range(3):
         disk.submit(Read(key, 100, lambda read: ends.append((read.key, env.now))))
     env.run()
-    pair = -(-110 * 4 // 3)
+    pair = 10 + -(-100 * 4 // 3)  # the latency is paid once, and is not stretched
     assert ends == [(0, pair), (1, pair), (2, pair + 110)]
     assert (disk.nbytes, disk.reads, disk.active) == (300, 3, 0)

@@ -12,12 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from expert_residency.errors import SimError
+from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import MISS_MODES, load_engine
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.runs.replay import replay
 from expert_residency.sim.runs.simulate import simulate
+from expert_residency.sim.testing import cases
+from expert_residency.sim.timed.costs import Costs
+from expert_residency.sim.timed.machine import Machine
 from expert_residency.sim.timed.result import CAUSES, TIERS
 from expert_residency.traces import ModelGeometry, Phase, TraceBuilder, load_model, read_trace
 
@@ -387,3 +391,67 @@ def test_a_timeline_is_a_chrome_trace_with_named_tracks_whose_slices_do_not_over
             assert start >= end
             end = start + duration
     assert max(s + d for track in by_track.values() for s, d in track) <= result.total_ns
+
+
+def test_what_the_pool_computes_for_many_rows_takes_longer_than_for_few():
+    """No profile that ships has `cpu.gflops`: a prompt of 2,048 rows cost as much as one of 512."""
+    model, profile = load_model("qwen3-30b-a3b"), load_profile("rtx-5070-7600")
+    costs = Costs.of(model, Machine.single(profile, model.n_layers), load_engine("generic"))
+    assert costs.cpu_flop_per_ns == round(profile.cpu.arithmetic.value) == 1536
+    found = {rows: costs.cpu(0, 0, rows) for rows in (1, 4, 512, 2048)}
+    assert found[1] == found[4]  # reading the weights takes longer
+    assert found[2048] == 4 * found[512] > 10 * found[1]
+    low, high = profile.cpu.arithmetic.spread
+    assert low < 1536 < high
+
+
+def machine_of(**numbers):
+    """A P40's profile with other numbers, by section and field."""
+    profile = load_profile("tesla-p40")
+    for place, value in numbers.items():
+        section, name = place.split("__")
+        part = getattr(profile, section)
+        part = part.model_copy(update={name: Quantity(value=float(value), kind="assumed", source="a test's")})
+        profile = profile.model_copy(update={section: part})
+    return profile
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 5),
+    rates=st.lists(st.floats(1.0, 100.0), min_size=2, max_size=4, unique=True),
+    dram=st.floats(2.0, 60.0),
+    set_up=st.sampled_from([0.0, 2.0, 10.0]),
+    slots=st.integers(1, 5),
+    reads=st.sampled_from(["drive", "link"]),
+    host=st.sampled_from(["arena", "mmap", "flash"]),
+)
+def test_a_faster_link_never_makes_a_run_slower(seed, rates, dram, set_up, slots, reads, host):
+    """What a copy pays once was stretched by the memory's limit as if it moved bytes.
+
+    Of runs whose copies have the memory for themselves: beside CPU reads a faster link takes more of it.
+    """
+    trace = cases.random_trace(seed, passes=12)
+    spec = RunSpec(("tesla-p40",), Capacity(slots_per_layer=slots), miss="fetch", host=host)
+    times = []
+    for rate in sorted(rates):
+        profile = machine_of(
+            link__h2d_gb_per_s=rate, link__h2d_pageable_gb_per_s=rate, link__copy_t0_us=set_up,
+            dram__stream_gb_per_s=dram, dram__theory_gb_per_s=dram, dram__shared_fraction=1.0,
+        )  # fmt: skip
+        preset = load_engine("generic").model_copy(update={"reads": reads})
+        result = simulate(trace, spec, profiles=[profile], preset=preset, simulator="reference")
+        times.append(result.total_ns)
+    assert times == sorted(times, reverse=True)
+
+
+def test_a_miss_that_the_cpu_serves_from_flash_is_read_once():
+    """Its fill was read from the drive a second time, and the drive's bytes were twice those of the misses."""
+    trace = cases.random_trace(1, passes=12)
+    spec = RunSpec(("tesla-p40",), Capacity(slots_per_layer=3), miss="cpu", host="flash")
+    preset = load_engine("generic").model_copy(update={"fill": True})
+    result = simulate(trace, spec, preset=preset, simulator="reference")
+    page = load_profile("tesla-p40").disk.page_bytes.count
+    misses = int(result.served_distinct[:, TIERS.index("disk")].sum())
+    assert result.link_bytes["h2d_adapt"] > 0
+    assert result.link_bytes["disk"] == misses * 3 * page  # three slices of less than a page each

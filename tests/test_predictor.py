@@ -38,7 +38,7 @@ def found(trace):
 
 
 def cell(precision, speedup, recall=0.5, window=1):
-    return Cell("x", recall, precision, window, speedup, 1, 1, 1)
+    return Cell("x", recall, precision, window, speedup, 1, 1, 1, 1)
 
 
 def test_the_break_even_line_is_linear_between_grid_points():

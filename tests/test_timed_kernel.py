@@ -26,7 +26,7 @@ from expert_residency.sim.runs.replay import replay
 from expert_residency.sim.runs.simulate import prepare, simulate
 from expert_residency.sim.timed.channels import CopyEngine, Disk
 from expert_residency.sim.timed.engine import SimPyEngine
-from expert_residency.sim.timed.result import CAUSES, TIERS
+from expert_residency.sim.timed.result import CAUSES, FATES, TIERS
 from expert_residency.traces.bundled import load
 from tests.interpreted import interpret
 from tests.tiny_runs import CHANGED, SWAPS, Tiny, compiled, tiny_runs
@@ -59,7 +59,24 @@ def check_equal(tiny: Tiny):
         else:
             assert one == other, field.name
     assert (reference.simulator, kernel.simulator) == ("reference", "kernel")
+    check_accounts(reference)
     return reference
+
+
+def check_accounts(result):
+    """Issued = useful + late + wasted + cancelled, in copies and bytes, on every channel."""
+    stats = result.prefetch
+    channels = stats.channels()
+    for found in channels.values():
+        assert min(found.values()) >= 0
+        assert found["issued"] == sum(found[fate] for fate in FATES)
+        assert found["issued_bytes"] == sum(found[f"{fate}_bytes"] for fate in FATES)
+    assert stats.issued == stats.useful + stats.late + stats.wasted + stats.cancelled
+    assert stats.wasted_bytes == channels["link"]["wasted_bytes"] + channels["drive"]["wasted_bytes"]
+    moved = sum(channels["link"][f"{fate}_bytes"] for fate in FATES[:3])
+    assert result.link_bytes["h2d_prefetch"] <= moved  # of those that are late some move as demands
+    slack = 4 * 4096 * 8  # slices under way at the end
+    assert channels["drive"]["wasted_bytes"] <= result.link_bytes["disk"] + slack
 
 
 def for_each(cases: int, drawn, check) -> None:
@@ -314,7 +331,7 @@ def mutated(patch, owner: type, name: str, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "old", "new"),
     [
-        (Disk, "_ended", "popleft()", "pop()"),
+        (Disk, "submit", ".append(read)", ".appendleft(read)"),
         (CopyEngine, "_enqueue", ".append(batch)", ".appendleft(batch)"),
     ],
     ids=["reads-newest-first", "copies-newest-first"],

@@ -164,16 +164,18 @@ def missing_sizes(asked: Asked) -> Iterator[Caveat]:
 
 
 def cpu_arithmetic(asked: Asked) -> Iterator[Caveat]:
-    """Many rows on a CPU whose arithmetic has no rate."""
+    """Many rows on a CPU whose arithmetic stands on a rule."""
     if not asked.hardware or asked.hardware[0].cpu.gflops is not None or asked.spec is None:
         return
     miss = asked.spec.miss or load_engine(asked.spec.engine).miss
     rows = 1 if asked.trace is None else asked.trace.most_rows
     if miss in ("cpu", "hybrid") and rows > 1:
+        prior = asked.hardware[0].cpu.arithmetic
+        low, high = prior.spread or (prior.value, prior.value)
         yield Caveat(
             "cpu-rate",
-            f"{asked.hardware[0].name} has no cpu.gflops: the CPU's time for up to {rows} rows counts reads of "
-            "weights only, so prompts come out too fast",
+            f"{asked.hardware[0].name} has no cpu.gflops: the CPU's time for up to {rows:,} rows stands on a rule "
+            f"({prior.value:,.0f} GFLOP/s, {low:,.0f} to {high:,.0f})",
         )
 
 

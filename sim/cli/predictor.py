@@ -126,12 +126,18 @@ def _print(found: PredictorStudy) -> None:
             )  # fmt: skip
         show(shown)
     shown = table("predictors without knowledge of the future, on the same passes, 1 layer ahead",
-                  ["predictor", "recall", "precision", "copies", "speed"])  # fmt: skip
+                  ["predictor", "foretold", "right", "recall", "precision", "copies", "wasted MB", "speed"]
+                  )  # fmt: skip
     for cell in found.known:
         shown.add_row(
-            cell.prefetch, number(cell.recall), number(cell.precision), f"{cell.copies:,}", f"{cell.speedup:.3f}x"
-        )
+            cell.prefetch, number(cell.foretold), number(cell.right), number(cell.recall), number(cell.precision),
+            f"{cell.copies:,}", number(cell.wasted_bytes / 1e6, 1), f"{cell.speedup:.3f}x",
+        )  # fmt: skip
     show(shown)
+    say(
+        "foretold and right: of proposals, as recall and precision of the grid; recall and precision: of copies, "
+        "as in run and score"
+    )
     say(
         f"without prefetching: {number(found.baseline.tokens_per_s)} tokens/s, "
         f"{found.baseline.prefetch.wanted:,} misses; noisy oracles see the future"

@@ -251,8 +251,9 @@ def _print(trace: RoutingTrace, result: RunResult) -> None:
     stats = result.prefetch
     if stats.issued:
         say(
-            f"prefetch: {stats.issued:,} copies, recall {percent(stats.recall, 1)} %, precision "
-            f"{percent(stats.precision, 1)} %, in time {percent(stats.timeliness, 1)} %, late {stats.late:,}, "
-            f"wasted {format_bytes(stats.wasted_bytes)}, harmful {format_bytes(stats.harmful_bytes)}, "
-            f"cancelled {stats.cancelled:,}, no room {stats.refused + stats.over_budget:,}"
+            f"prefetch: {stats.issued:,} copies asked for: {stats.useful:,} useful, {stats.late:,} late, "
+            f"{stats.wasted:,} wasted, {stats.cancelled:,} cancelled; recall {percent(stats.recall, 1)} %, "
+            f"precision {percent(stats.precision, 1)} %, in time {percent(stats.timeliness, 1)} %; wasted "
+            f"{format_bytes(stats.wasted_bytes)}, harmful {format_bytes(stats.harmful_bytes)}; no room for "
+            f"{stats.refused + stats.over_budget:,}"
         )

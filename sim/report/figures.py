@@ -69,7 +69,7 @@ def draw_break_even(study: PredictorStudy, path: Path, title: str) -> None:
         panel.set_xlim(0, 1)
         panel.set_ylim(0, 1)
     axes[0].set_ylabel("recall")
-    known = [(c.precision, c.recall, c) for c in study.known if c.recall is not None and c.precision is not None]
+    known = [(c.right, c.foretold, c) for c in study.known if c.foretold is not None and c.right is not None]
     for number, (x, y, _) in enumerate(known, 1):
         axes[0].plot(x, y, "o", color="black", markersize=4)
         axes[0].annotate(

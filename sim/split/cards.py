@@ -154,7 +154,7 @@ class HostSide:
             pageable_mb_per_s=cpu.expert_mb_per_s("pageable", family),
             complement_mb_per_s=cpu.expert_mb_per_s("budget", family),
             page_cache_mb_per_s=cpu.expert_mb_per_s("page_cache", family),
-            cpu_flop_per_ns=round(cpu.gflops.value) if cpu.gflops is not None else 0,
+            cpu_flop_per_ns=round(cpu.arithmetic.value),
             dispatch_ns=cpu.dispatch_ns,
             dram_mb_per_s=profile.dram.shared_mb_per_s,
             disk_mb_per_s=min(disk.seq_mb_per_s, disk.lanes.count * disk.lane_mb_per_s),

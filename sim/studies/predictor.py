@@ -45,7 +45,10 @@ KNOWN = ("previous-token", "static-topk", "markov", "co-activation", "activation
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: speed-up over no prefetching, and what became of the copies."""
+    """One run: speed-up over no prefetching, and what became of the copies.
+
+    `recall` and `precision` are those that the oracle's proposals were drawn with.
+    """
 
     prefetch: str
     recall: float
@@ -55,18 +58,31 @@ class Cell:
     copies: int
     h2d_bytes: int
     harmful_bytes: int
+    wasted_bytes: int
 
 
 @dataclass(frozen=True)
 class Known:
-    """A causal predictor with the quality that it reaches; None where it proposes nothing."""
+    """A causal predictor with the quality that it reaches; None where it proposes nothing.
+
+    Parameters
+    ----------
+    foretold, right
+        Of its proposals, resident experts included: the axes of the grid. Share of wanted experts that had been
+        proposed for their event, and share of proposals that were wanted then.
+    recall, precision, wasted_bytes
+        Of its copies, as `PrefetchStats` defines them for every command.
+    """
 
     prefetch: str
+    foretold: float | None
+    right: float | None
     recall: float | None
     precision: float | None
     speedup: float
     copies: int
     harmful_bytes: int
+    wasted_bytes: int
 
 
 @dataclass(frozen=True)
@@ -185,11 +201,17 @@ def study(
     for choice, result in zip(grid, found[1:], strict=False):
         moved = sum(result.link_bytes[name] for name in ("h2d_demand", "h2d_adapt", "h2d_prefetch"))
         stats = result.prefetch
-        grid_cells.append(Cell(*choice, quiet / time_ns(result), stats.issued, moved, stats.harmful_bytes))
-    known = [
-        Known(*rate, quiet / time_ns(result), result.prefetch.issued, result.prefetch.harmful_bytes)
-        for rate, result in zip(rates, found[1 + len(grid) :], strict=True)
-    ]
+        grid_cells.append(Cell(*choice, quiet / time_ns(result), stats.issued, moved, stats.harmful_bytes,
+                               stats.wasted_bytes))  # fmt: skip
+    known = []
+    for rate, result in zip(rates, found[1 + len(grid) :], strict=True):
+        stats = result.prefetch
+        known.append(
+            Known(
+                *rate, stats.recall, stats.precision, quiet / time_ns(result), stats.issued, stats.harmful_bytes,
+                stats.wasted_bytes,
+            )
+        )  # fmt: skip
     baseline.manifest["spec"] = spec.to_dict()
     return PredictorStudy(grid_cells, known, baseline, n, trace.n_passes, decay)
 
@@ -215,10 +237,10 @@ def break_even(grid: Iterable[Cell]) -> dict[tuple[int, float], float | None]:
 
 
 def quality(trace: RoutingTrace, policy: PrefetchPolicy) -> tuple[float | None, float | None]:
-    """Recall and precision of a predictor's proposals; None where undefined.
+    """What a predictor's proposals foretold, and how many of them were right; None where undefined.
 
-    Counted over distinct experts of events, prefill passes apart: recall is the share of wanted experts that had
-    been proposed for their event, precision the share of proposals that were wanted at their deadline.
+    Counted over distinct experts of events, prefill passes apart: the share of wanted experts that had been
+    proposed for their event, and the share of proposals that were wanted at their deadline.
     """
     pool = make_pool(trace.geometry, Capacity(slots_per_layer=trace.geometry.experts))
     future = make_future(trace) if policy.needs_future else None

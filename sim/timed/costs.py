@@ -36,7 +36,7 @@ class Costs:
     cpu_ns : (sources, L), cpu_mb_per_s : (sources,)
         One expert on the CPU pool by source.
     cpu_flop_per_ns
-        0 if the profile gives none.
+        Of the pool, from its data sheet where the profile gives none.
     head_ns, first_ns
         After the last layer; layers without experts before the first.
     """
@@ -111,7 +111,7 @@ class Costs:
             expert_flop=2 * geometry.expert_params,
             cpu_ns=[[ns_for_bytes(nbytes, rate) for nbytes in geometry.expert_bytes] for rate in rates],
             cpu_mb_per_s=rates,
-            cpu_flop_per_ns=round(cpu.gflops.value) if cpu.gflops is not None else 0,
+            cpu_flop_per_ns=round(cpu.arithmetic.value),
             dispatch_ns=cpu.dispatch_ns,
             head_ns=ns_for_bytes(geometry.head_bytes, dense_rate[last]) if geometry.head_bytes else 0,
             first_ns=ns_for_bytes(geometry.dense_only_bytes, dense_rate[0]) if geometry.dense_only_bytes else 0,

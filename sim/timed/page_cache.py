@@ -70,6 +70,11 @@ class PageCache:
         self.inactive[key] = pages
         self.inactive_pages += pages
 
+    def forget(self, key: int) -> None:
+        """`key` was not read after all."""
+        self.inactive_pages -= self.inactive.pop(key, 0)
+        self.active_pages -= self.active.pop(key, 0)
+
     def resize(self, capacity_bytes: int) -> None:
         """Memory was taken from the cache or given back (page-locking, say)."""
         self.capacity = max(0, capacity_bytes) // self.page_bytes

@@ -26,13 +26,23 @@ T_VRAM, T_IN_FLIGHT, T_PCIE, T_CPU_PINNED, T_CPU_PAGEABLE, T_CPU_PAGE_CACHE, T_D
 PHASES = ("prefill", "decode", "verify")
 
 
+FATES = ("useful", "late", "wasted", "cancelled")
+"""What becomes of a copy that a prefetcher asked for; each has exactly one of them."""
+
+
 @dataclass
 class PrefetchStats:
-    """What became of the copies that a prefetcher asked for."""
+    """What became of the copies that a prefetcher asked for, by one definition for every command.
+
+    Of all copies asked for, `issued = useful + late + wasted + cancelled`, in copies and in bytes; and so for the
+    reads of the drive that they caused (`drive_...`), in whole pages. Under the insertion rule `pages` what is
+    asked for is the read itself, and nothing passes the link.
+    """
 
     proposed: int = 0
     """Wanted experts, resident ones included."""
     issued: int = 0
+    """Copies asked for."""
     issued_bytes: int = 0
     useful: int = 0
     """Landed before they were wanted."""
@@ -41,9 +51,23 @@ class PrefetchStats:
     """Wanted before they had landed."""
     late_bytes: int = 0
     wasted: int = 0
-    """Copied, then evicted or left unused."""
-    wasted_bytes: int = 0
+    """Moved, then evicted or left unused."""
+    unused_bytes: int = 0
+    """Of the wasted copies."""
     cancelled: int = 0
+    """Dropped before they had begun on the link."""
+    cancelled_bytes: int = 0
+    drive_issued: int = 0
+    drive_issued_bytes: int = 0
+    drive_useful: int = 0
+    drive_useful_bytes: int = 0
+    drive_late: int = 0
+    drive_late_bytes: int = 0
+    drive_wasted: int = 0
+    """Reads of which something was read for nothing; of a read that was stopped, the rest is cancelled bytes."""
+    drive_wasted_bytes: int = 0
+    drive_cancelled: int = 0
+    drive_cancelled_bytes: int = 0
     refused: int = 0
     """No room that might be taken."""
     over_budget: int = 0
@@ -52,23 +76,83 @@ class PrefetchStats:
     """Misses on experts that had left for a prefetched one; one miss at most for each such eviction."""
     polluted_bytes: int = 0
     blocking_bytes: int = 0
-    """Of prefetch copies in service that nobody waited for while demands stood in the queue behind them."""
+    """Of prefetches in service, on a link or the drive, that nobody waited for while demands stood behind them."""
     blocked_ns: int = 0
-    """How long demands stood so: copies are not preemptive."""
+    """How long demands stood so: copies and reads are not preemptive."""
     wanted: int = 0
     """Look-ups that were not resident on their own account: prefetched ones and misses."""
+    pages: bool = False
+    """Whether what is asked for are pages of the file (insertion rule `pages`), no copies."""
 
-    def dropped(self, nbytes: int) -> None:
-        """A copy that had been asked for was dropped before it began."""
+    def ask(self, nbytes: int) -> None:
+        """A copy is asked for."""
+        self.issued += 1
+        self.issued_bytes += nbytes
+
+    def ask_drive(self, nbytes: int) -> None:
+        """It makes the drive read."""
+        self.drive_issued += 1
+        self.drive_issued_bytes += nbytes
+
+    def useful_copy(self, nbytes: int, read_bytes: int) -> None:
+        """It had landed when it was wanted."""
+        self.useful += 1
+        self.useful_bytes += nbytes
+        if read_bytes:
+            self.drive_useful += 1
+            self.drive_useful_bytes += read_bytes
+
+    def late_copy(self, nbytes: int, read_bytes: int) -> None:
+        """It was wanted before it had landed."""
+        self.late += 1
+        self.late_bytes += nbytes
+        self.late_read(read_bytes)
+
+    def late_read(self, read_bytes: int) -> None:
+        """Somebody wanted what the drive is reading for it."""
+        if read_bytes:
+            self.drive_late += 1
+            self.drive_late_bytes += read_bytes
+
+    def wasted_copy(self, nbytes: int, read_bytes: int) -> None:
+        """It was moved for nothing."""
+        self.wasted += 1
+        self.unused_bytes += nbytes
+        self.wasted_read(read_bytes, read_bytes)
+
+    def cancelled_copy(self, nbytes: int, read_bytes: int, begun_bytes: int) -> None:
+        """It was dropped before it had begun on the link.
+
+        Parameters
+        ----------
+        nbytes
+            Of the copy.
+        read_bytes, begun_bytes
+            That it asked of the drive, and what of that had been begun.
+        """
         self.cancelled += 1
-        self.issued -= 1
-        self.issued_bytes -= nbytes
+        self.cancelled_bytes += nbytes
+        self.wasted_read(read_bytes, begun_bytes)
+
+    def wasted_read(self, read_bytes: int, begun_bytes: int) -> None:
+        """What the drive read for a copy that nobody had; the rest of the read was stopped."""
+        if begun_bytes:
+            self.drive_wasted += 1
+            self.drive_wasted_bytes += begun_bytes
+        elif read_bytes:
+            self.drive_cancelled += 1
+        self.drive_cancelled_bytes += read_bytes - begun_bytes
+
+    @property
+    def wasted_bytes(self) -> int:
+        """Bytes moved or read for nothing, over all channels: of wasted copies, and of cancelled ones' reads."""
+        return self.drive_wasted_bytes + (0 if self.pages else self.unused_bytes)
 
     @property
     def harmful_bytes(self) -> int:
-        """Bytes that made demands wait, on the link or because of whom they displaced.
+        """Bytes that made demands wait, on a link, the drive or because of whom they displaced.
 
-        What prefetching takes from the CPU's share of the DRAM rate is not in it: compare times for that.
+        What prefetching takes from others' share of a rate is not in it: compare times for that.
         """
         return self.polluted_bytes + self.blocking_bytes
 
@@ -79,7 +163,7 @@ class PrefetchStats:
 
     @property
     def precision(self) -> float | None:
-        """Share of issued copies that were used."""
+        """Share of the copies asked for that were wanted (in time or late); cancelled ones count."""
         return (self.useful + self.late) / self.issued if self.issued else None
 
     @property
@@ -88,13 +172,30 @@ class PrefetchStats:
         used = self.useful + self.late
         return self.useful / used if used else None
 
+    def channels(self) -> dict[str, dict[str, int]]:
+        """Of link and drive, copies or reads and their bytes: issued, and by what became of them."""
+        drive = {}
+        for name in ("issued", *FATES):
+            drive[name] = int(getattr(self, f"drive_{name}"))
+            drive[f"{name}_bytes"] = int(getattr(self, f"drive_{name}_bytes"))
+        link = {name: 0 if self.pages else int(getattr(self, name)) for name in ("issued", *FATES)}
+        for name in link.copy():
+            nbytes = self.unused_bytes if name == "wasted" else int(getattr(self, f"{name}_bytes"))
+            link[f"{name}_bytes"] = 0 if self.pages else nbytes
+        return {"link": link, "drive": drive}
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain form with the three ratios (None where undefined)."""
-        return vars(self) | {
+        """Plain form with the three ratios (None where undefined), and the accounts of each channel."""
+        plain = {
+            name: value for name, value in vars(self).items() if name != "pages" and not name.startswith("drive_")
+        }
+        return plain | {
+            "wasted_bytes": self.wasted_bytes,
             "recall": self.recall,
             "precision": self.precision,
             "timeliness": self.timeliness,
             "harmful_bytes": self.harmful_bytes,
+            "channels": self.channels(),
         }
 
 

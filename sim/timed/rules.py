@@ -93,7 +93,7 @@ def slowed_ns(solo_ns: int, num: int, den: int) -> int:
     solo_ns
         What is left of the transfer, as if it were alone.
     num, den
-        Demand on the slowest server and its capacity (MB/s), or 1 and 1.
+        Demand on the server that slows it and what that has left for it (MB/s), or 1 and 1.
 
     Returns
     -------
@@ -119,6 +119,46 @@ def progress_ns(elapsed_ns: int, num: int, den: int) -> int:
         ns of a transfer that is alone.
     """
     return elapsed_ns if num == den else elapsed_ns * den // num
+
+
+def own_rate(nbytes: int, solo_ns: int, read_ns: int, mb_per_s: int) -> int:
+    """What a transfer asks of a server while it moves bytes, MB/s rounded up.
+
+    Parameters
+    ----------
+    nbytes
+        Bytes moved.
+    solo_ns
+        Its time alone.
+    read_ns
+        Time of its bytes alone; less than `solo_ns` if something else takes longer (arithmetic, a least time).
+    mb_per_s
+        Rate of those bytes alone.
+
+    Returns
+    -------
+    int
+        `mb_per_s`, or less if the bytes are spread over a longer time.
+    """
+    return mb_per_s if solo_ns <= read_ns else max(1, -(-nbytes * 1000 // solo_ns))
+
+
+def given_rate(mb_per_s: int, num: int, den: int) -> int:
+    """What a transfer slowed by `num` / `den` takes of a server, MB/s rounded up: a server never gives too much.
+
+    Parameters
+    ----------
+    mb_per_s
+        Own rate of the transfer.
+    num, den
+        As for `slowed_ns`.
+
+    Returns
+    -------
+    int
+        MB/s.
+    """
+    return -(-mb_per_s * den // num)
 
 
 # ---- computing -----------------------------------------------------------------------------------

@@ -7,18 +7,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from expert_residency.policies.structures import push_back, unlink
-from expert_residency.sim.kernel.timed.copies import cancel, hold, leave_ring, let_go
+from expert_residency.sim.kernel.timed.copies import (
+    add_copy,
+    cancel,
+    hold,
+    leave_ring,
+    let_go,
+    new_batch,
+    promote,
+    so_far,
+)
 from expert_residency.sim.kernel.timed.host import NOBODY, read, source
-from expert_residency.sim.kernel.timed.landings import ask
-from expert_residency.sim.kernel.timed.residency import admit, broke, under_way, waste
+from expert_residency.sim.kernel.timed.landings import send
+from expert_residency.sim.kernel.timed.residency import (
+    admit,
+    broke,
+    cancelled_copy,
+    late_copy,
+    under_way,
+    useful_copy,
+    waste,
+    wasted_copy,
+)
 from expert_residency.sim.kernel.timed.tables import (
     ACTIVE_READS,
+    DRIVE_ISSUED,
+    DRIVE_ISSUED_BYTES,
     INTO_RING,
     INTO_SLOT,
     ISSUED,
     ISSUED_BYTES,
-    LATE,
-    LATE_BYTES,
     NEVER_EVICT,
     OVER_BUDGET,
     PAGES,
@@ -28,14 +46,10 @@ from expert_residency.sim.kernel.timed.tables import (
     SERIAL,
     SPENT_BYTES,
     STUCK,
-    USEFUL,
-    USEFUL_BYTES,
-    WASTED,
-    WASTED_BYTES,
     RunTables,
 )
 from expert_residency.sim.residency.laws import AHEAD_NO_KEY, TOO_MANY_AHEAD
-from expert_residency.sim.timed.channels.copy_engine import CANCELLED, COPYING, DONE, PREFETCH
+from expert_residency.sim.timed.channels.copy_engine import ADAPT, COPYING, DONE, PREFETCH, QUEUED
 from expert_residency.sim.timed.host.plan import PAGE_CACHE
 
 if TYPE_CHECKING:
@@ -78,9 +92,37 @@ def warm(run: RunTables, key: int) -> None:
     if run.v[ACTIVE_READS] > 0 or run.slots.source_of[key] != PAGE_CACHE or host.reading[key] == 1:
         return
     if host.lists.home[host.page_base + key] < 0:
-        read(run, key, NOBODY)
-        run.found.stats[ISSUED] += 1
-        run.found.stats[ISSUED_BYTES] += run.slots.size_of[key]
+        if run.ahead.read_bytes[key] > 0:  # they were read before, and have left the page cache
+            wasted_copy(run, key)
+        nbytes = read(run, key, NOBODY, PREFETCH)
+        stats = run.found.stats
+        stats[ISSUED] += 1
+        stats[ISSUED_BYTES] += run.slots.size_of[key]
+        stats[DRIVE_ISSUED] += 1
+        stats[DRIVE_ISSUED_BYTES] += nbytes
+        run.ahead.read_bytes[key] = nbytes
+
+
+def looked_up(run: RunTables, key: int, tier: int) -> None:
+    """An event misses `key`, which lies there now: pages that were asked for ahead have come, or not.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    key
+        The expert.
+    tier
+        Where it lies on the host.
+    """
+    if run.ahead.read_bytes[key] == 0:
+        return
+    if tier == PAGE_CACHE:
+        useful_copy(run, key)
+    elif run.host.reading[key] == 1:
+        late_copy(run, key)
+    else:
+        wasted_copy(run, key)
 
 
 def room(run: RunTables, key: int, tick: int) -> bool:
@@ -164,9 +206,9 @@ def copy_ahead(run: RunTables, key: int, deadline: int) -> None:
     run.found.stats[ISSUED] += 1
     run.found.stats[ISSUED_BYTES] += size
     staged = run.rules.frames > 0
-    batch = ask(run, key, source(run, key), PREFETCH, deadline, INTO_RING if staged else INTO_SLOT, 0)
-    if run.batches.state[batch] == CANCELLED:
-        return
+    kind = INTO_RING if staged else INTO_SLOT
+    batch = new_batch(run, slots.card_of[key], source(run, key), PREFETCH, deadline, kind)
+    add_copy(run, batch, key, 0)
     if staged:
         push_back(ahead.ring, slots.card_of[key], key)
         ahead.batch_of[key] = batch
@@ -174,10 +216,11 @@ def copy_ahead(run: RunTables, key: int, deadline: int) -> None:
     else:
         slots.unused[key] = 1
         under_way(run, key, batch)
+    send(run, batch)
 
 
-def take(run: RunTables, key: int, stays: bool) -> int:
-    """An event wants the staged `key`: its batch, out of the ring; unless it `stays`, one not begun is dropped.
+def take(run: RunTables, key: int, waits: bool, kept: bool) -> int:
+    """An event wants the staged `key`: its batch, out of the ring; one not begun that is of no use is dropped.
 
     Parameters
     ----------
@@ -185,23 +228,26 @@ def take(run: RunTables, key: int, stays: bool) -> int:
         The run, changed in place.
     key
         The expert.
-    stays
-        Whether it is waited for or has a slot.
+    waits
+        Whether it is waited for.
+    kept
+        Whether it has a slot.
 
     Returns
     -------
     int
         Number of the batch.
     """
-    ahead, stats, size = run.ahead, run.found.stats, run.slots.size_of[key]
-    batch = ahead.batch_of[key]
+    batch = run.ahead.batch_of[key]
     leave_ring(run, key)
     if run.batches.state[batch] == DONE:
-        stats[USEFUL] += 1
-        stats[USEFUL_BYTES] += size
-    elif stays or not cancel(run, batch):
-        stats[LATE] += 1
-        stats[LATE_BYTES] += size
+        useful_copy(run, key)
+    elif waits or kept or not cancel(run, batch):
+        late_copy(run, key)
+        if kept and not waits:  # it is a fill now, and never stale
+            promote(run, batch, ADAPT)
+    else:
+        cancelled_copy(run, key, run.batches.begun[batch])
     return batch
 
 
@@ -209,23 +255,31 @@ def discard(run: RunTables, key: int) -> None:
     """A staged expert that nobody wanted in time."""
     unlink(run.ahead.ring, key)
     let_go(run, run.ahead.batch_of[key])
-    run.found.stats[WASTED] += 1
-    run.found.stats[WASTED_BYTES] += run.slots.size_of[key]
+    wasted_copy(run, key)
 
 
 def close(run: RunTables) -> None:
-    """End of the run: what was copied ahead and not wanted was wasted."""
-    slots, ring = run.slots, run.ahead.ring
+    """End of the run: what was copied ahead and not wanted was wasted, or not begun."""
+    slots, ring, state = run.slots, run.ahead.ring, run.batches.state
     for key in range(len(slots.size_of)):
         if slots.unused[key] == 1:
             batch = slots.copy_of[key]
-            if batch < 0 or run.batches.priority[batch] != PREFETCH:
+            if batch >= 0 and state[batch] <= QUEUED:
+                cancelled_copy(run, key, so_far(run, batch))
+            else:
                 waste(run, key)
     for card in range(len(ring.size)):
         end = len(ring.home) + card
         key = ring.next[end]
         while key != end:
             following = ring.next[key]
-            if run.batches.state[run.ahead.batch_of[key]] == DONE:
+            batch = run.ahead.batch_of[key]
+            if state[batch] <= QUEUED:
+                cancelled_copy(run, key, so_far(run, batch))
+            else:
                 discard(run, key)
             key = following
+    if run.rules.insertion == PAGES:
+        for key in range(len(slots.size_of)):
+            if run.ahead.read_bytes[key] > 0:
+                wasted_copy(run, key)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from expert_residency.policies.structures import front, push_back, unlink
+from expert_residency.sim.kernel.timed.drive import promote_read, slice_bytes, withdraw
 from expert_residency.sim.kernel.timed.net import start
-from expert_residency.sim.kernel.timed.residency import dropped_copy, slot_cancelled
+from expert_residency.sim.kernel.timed.residency import cancelled_copy, slot_cancelled
 from expert_residency.sim.kernel.timed.tables import (
+    ACTIVE_PAGES,
     COPY,
+    DISK_BYTES,
     FINISHED,
     FREE_BATCHES,
     FREE_COPIES,
+    INACTIVE_PAGES,
     INTO_RING,
     NOW,
     NUMBER,
@@ -29,8 +33,11 @@ from expert_residency.sim.timed.channels.copy_engine import (
     QUEUED,
     WAITING,
 )
-from expert_residency.sim.timed.host.plan import PINNED
-from expert_residency.sim.timed.rules import copy_ns
+from expert_residency.sim.timed.host.plan import DISK, PINNED
+from expert_residency.sim.timed.rules import bytes_ns, copy_ns, own_rate, page_bytes_of
+
+LISTS, READING = 4, 3
+"""Lists of an engine: its three classes, and prefetches whose bytes the drive reads first."""
 
 # ---- records -------------------------------------------------------------------------------------
 
@@ -84,6 +91,9 @@ def new_batch(run: RunTables, engine: int, source: int, priority: int, deadline:
     batches.source[batch] = source
     batches.host_ns[batch] = 0
     batches.read_ns[batch] = 0
+    batches.reading[batch] = 0
+    batches.asked[batch] = 0
+    batches.begun[batch] = 0
     return batch
 
 
@@ -176,6 +186,8 @@ def submit(run: RunTables, batch: int) -> None:
     batches.submitted[batch] = run.v[NOW]
     if batches.state[batch] == CANCELLED:
         return
+    if engines.queues.home[batch] >= 0:  # among those that the drive reads first
+        unlink(engines.queues, batch)
     batches.state[batch] = QUEUED
     enqueue(run, batch)
     engine = batches.engine[batch]
@@ -189,7 +201,7 @@ def enqueue(run: RunTables, batch: int) -> None:
     """To the end of its class."""
     batches, engines = run.batches, run.engines
     engine, priority = batches.engine[batch], batches.priority[batch]
-    push_back(engines.queues, 3 * engine + (DEMAND if engines.in_order[engine] == 1 else priority), batch)
+    push_back(engines.queues, LISTS * engine + (DEMAND if engines.in_order[engine] == 1 else priority), batch)
     if priority == DEMAND and engines.blocked_since[engine] < 0:
         current = engines.current[engine]
         if current >= 0 and batches.priority[current] == PREFETCH:
@@ -210,16 +222,28 @@ def begin(run: RunTables, engine: int, batch: int, set_up_ns: int) -> None:
     set_up_ns
         What an idle engine takes before.
     """
-    run.engines.current[engine] = batch
+    engines = run.engines
+    engines.current[engine] = batch
     run.batches.state[batch] = COPYING
-    start(run, solo(run, batch) + set_up_ns, run.batches.rate[batch], COPY, engine, run.engines.port[engine])
+    rate = flow_rate(run, batch)
+    engines.flow_rate[engine] = rate
+    start(run, set_up_ns + before(run, batch), solo(run, batch), rate, COPY, engine, engines.port[engine])
 
 
 def solo(run: RunTables, batch: int) -> int:
-    """Time of a batch's next transfer alone on the link."""
-    batches = run.batches
-    copying = alone(run, batch, batches.current[batch])
-    return copying + batches.read_ns[batch] if batches.landed[batch] == 0 else copying
+    """Time of a batch's next copy alone on the link."""
+    return alone(run, batch, run.batches.current[batch])
+
+
+def before(run: RunTables, batch: int) -> int:
+    """What comes before a batch's next copy on the link."""
+    return run.batches.read_ns[batch] if run.batches.landed[batch] == 0 else 0
+
+
+def flow_rate(run: RunTables, batch: int) -> int:
+    """What a batch's next copy asks of the servers."""
+    size, rate = run.slots.size_of[run.copies.key[run.batches.current[batch]]], run.batches.rate[batch]
+    return own_rate(size, solo(run, batch), bytes_ns(size, rate), rate)
 
 
 def alone(run: RunTables, batch: int, copy: int) -> int:
@@ -246,7 +270,7 @@ def alone(run: RunTables, batch: int, copy: int) -> int:
 def next_batch(run: RunTables, engine: int) -> int:
     """Take the most urgent batch out of the queues, or -1; stale prefetches are dropped on the way."""
     batches, queues = run.batches, run.engines.queues
-    for which in range(3 * engine, 3 * engine + 3):
+    for which in range(LISTS * engine, LISTS * engine + READING):
         while queues.size[which] > 0:
             batch = front(queues, which)
             unlink(queues, batch)
@@ -278,7 +302,7 @@ def more_urgent(run: RunTables, engine: int, priority: int) -> bool:
     size = run.engines.queues.size
     if run.engines.in_order[engine] == 1 or priority == DEMAND:
         return False
-    return size[3 * engine + DEMAND] > 0 or (priority > ADAPT and size[3 * engine + ADAPT] > 0)
+    return size[LISTS * engine + DEMAND] > 0 or (priority > ADAPT and size[LISTS * engine + ADAPT] > 0)
 
 
 def promote(run: RunTables, batch: int, priority: int) -> None:
@@ -297,12 +321,16 @@ def promote(run: RunTables, batch: int, priority: int) -> None:
     engine = batches.engine[batch]
     if batch == engines.current[engine]:
         engines.awaited[engine] = 1
+    if batches.state[batch] == WAITING and batches.reading[batch] == 1:
+        promote_read(run, run.copies.key[batches.first[batch]], priority)
     if engines.in_order[engine] == 1 or priority >= batches.priority[batch] or batches.state[batch] > QUEUED:
         return
     if batches.state[batch] == QUEUED:
         unlink(engines.queues, batch)
         batches.priority[batch] = priority
         enqueue(run, batch)
+    elif engines.queues.home[batch] >= 0:
+        unlink(engines.queues, batch)
     batches.priority[batch] = priority
 
 
@@ -312,33 +340,95 @@ def cancel(run: RunTables, batch: int) -> bool:
     in_order = engines.in_order[batches.engine[batch]] == 1
     if in_order or batches.state[batch] > QUEUED or batches.landed[batch] > 0:
         return False
-    if batches.state[batch] == QUEUED:
+    if engines.queues.home[batch] >= 0:
         unlink(engines.queues, batch)
     dropped(run, batch)
     return True
 
 
 def drop_stale(run: RunTables, engine: int) -> None:
-    """Cancel the queued prefetches whose deadline has passed."""
+    """Cancel the prefetches, queued or being read, whose deadline has passed."""
     queues = run.engines.queues
-    end = len(queues.home) + 3 * engine + PREFETCH
-    batch = queues.next[end]
-    while batch != end:
-        following = queues.next[batch]
-        if run.batches.deadline[batch] <= run.v[NUMBER]:
-            cancel(run, batch)
-        batch = following
+    for which in range(LISTS * engine + PREFETCH, LISTS * engine + LISTS):
+        end = len(queues.home) + which
+        batch = queues.next[end]
+        while batch != end:
+            following = queues.next[batch]
+            if run.batches.deadline[batch] <= run.v[NUMBER]:
+                cancel(run, batch)
+            batch = following
+
+
+def so_far(run: RunTables, batch: int) -> int:
+    """Bytes that the drive has begun to read for a batch that is given up."""
+    batches, key = run.batches, run.copies.key[run.batches.first[batch]]
+    if batches.reading[batch] == 1:
+        return leave_read(run, key, batch)
+    if batches.source[batch] == DISK and run.rules.link_reads == 1:
+        unread_by_link(run, key)
+        return 0
+    return batches.begun[batch]
+
+
+def leave_read(run: RunTables, key: int, batch: int) -> int:
+    """Wait for `key` no more; what has not begun of a read that nobody waits for is taken back.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    key
+        The expert.
+    batch
+        Number of the batch that waited.
+
+    Returns
+    -------
+    int
+        Of the bytes that it asked of the drive, those that have begun.
+    """
+    host, asked = run.host, run.batches.asked[batch]
+    before, waiter = -1, host.wait_first[key]
+    while waiter != batch:
+        before = waiter
+        waiter = host.wait_next[waiter]
+    following = host.wait_next[batch]
+    if before < 0:
+        host.wait_first[key] = following
+    else:
+        host.wait_next[before] = following
+    if following < 0:
+        host.wait_last[key] = before
+    run.batches.reading[batch] = 0
+    let_go(run, batch)
+    if host.wait_first[key] >= 0:
+        return asked
+    host.missing[key] = withdraw(run, key)
+    if host.missing[key] > 0 and host.flying[key] == 0:
+        host.reading[key] = 0
+    return max(0, asked - host.missing[key] * slice_bytes(run, key))
+
+
+def unread_by_link(run: RunTables, key: int) -> None:
+    """A copy was dropped before the link had read it."""
+    host, page_key = run.host, run.host.page_base + key
+    if host.lists.home[page_key] >= 0:
+        run.v[ACTIVE_PAGES if host.lists.home[page_key] == 1 else INACTIVE_PAGES] -= host.pages[page_key]
+        unlink(host.lists, page_key)
+    run.v[DISK_BYTES] -= page_bytes_of(run.slots.size_of[key], 1, host.page_bytes)
 
 
 def dropped(run: RunTables, batch: int) -> None:
     """A prefetch is cancelled: it leaves its slot, or the staging ring."""
+    begun = so_far(run, batch)
     run.batches.state[batch] = CANCELLED
+    run.batches.begun[batch] = begun
     key = run.copies.key[run.batches.first[batch]]
-    if run.batches.kind[batch] == INTO_RING:
+    if run.batches.kind[batch] != INTO_RING:
+        slot_cancelled(run, key, begun)
+    elif run.ahead.ring.home[key] >= 0 and run.ahead.batch_of[key] == batch:
         leave_ring(run, key)
-        dropped_copy(run, key)
-    else:
-        slot_cancelled(run, key)
+        cancelled_copy(run, key, begun)
     finish(run, batch)
 
 

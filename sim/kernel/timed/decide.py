@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from expert_residency.policies.protocol import NEVER, Ints
 from expert_residency.sim.kernel.compiler.state import LINE
-from expert_residency.sim.kernel.timed.ahead import take
+from expert_residency.sim.kernel.timed.ahead import looked_up, take
 from expert_residency.sim.kernel.timed.copies import add_copy, drop_stale, new_batch, promote
-from expert_residency.sim.kernel.timed.host import read, source
+from expert_residency.sim.kernel.timed.host import read_joined, source
 from expert_residency.sim.kernel.timed.landings import ask, send
 from expert_residency.sim.kernel.timed.residency import admit, broke, missed, under_way, wanted
 from expert_residency.sim.kernel.timed.tables import (
@@ -35,6 +35,7 @@ from expert_residency.sim.kernel.timed.tables import (
     NOTHING,
     NOWS,
     NUMBER,
+    PAGES,
     PREFILL,
     SEGMENTS,
     SELECT,
@@ -52,7 +53,7 @@ from expert_residency.sim.residency.laws import NO_MISS, TOO_MANY, miss_fault
 from expert_residency.sim.timed.channels.copy_engine import ADAPT, DEMAND, DONE
 from expert_residency.sim.timed.host.plan import DISK, PAGE_CACHE, PINNED
 from expert_residency.sim.timed.result import T_CPU_PINNED, T_DISK, T_IN_FLIGHT, T_PCIE, T_VRAM, TIERS
-from expert_residency.sim.timed.rules import pool_ns
+from expert_residency.sim.timed.rules import own_rate, pool_ns
 
 if TYPE_CHECKING:
     from expert_residency.sim.kernel.timed.seam import call, fetch_line
@@ -278,7 +279,7 @@ def serve_staged(run: RunTables, card: int, phase: int, lo: int) -> None:
             key, rows = trace.keys[lo + at], trace.rows[lo + at]
             kept = plan.mark[at] & WELCOME > 0 and admit(run, key, v[NUMBER], 1, 0) % 2 == 1
             waits = waits_for(run, run.ahead.batch_of[key])
-            batch = take(run, key, waits or kept)
+            batch = take(run, key, waits, kept)
             if run.batches.state[batch] == DONE:
                 v[HIT_BYTES] += run.slots.size_of[key]
                 v[HIT_ROWS] += rows
@@ -338,6 +339,9 @@ def serve(run: RunTables, card: int, phase: int, lo: int) -> None:
                 missed(run, key)
     for i in range(missing):
         plan.sources[i] = source(run, trace.keys[lo + plan.missing[i]])
+    if rules.insertion == PAGES:
+        for i in range(missing):
+            looked_up(run, trace.keys[lo + plan.missing[i]], plan.sources[i])
     mark_fetched(run, card)
     if rules.miss != M_STREAM:
         for i in range(v[ADMITTED]):
@@ -432,18 +436,17 @@ def fill_slots(run: RunTables, card: int) -> None:
     """Copy experts that the CPU has just served into the slots that were made free for them."""
     v, plan = run.v, run.plan
     for i in range(v[FILLS]):
-        plan.fill_source[i] = source(run, plan.fills[i]) if run.slots.resident[plan.fills[i]] == 1 else -1
-    for tier in range(DISK + 1):
+        plan.fill_source[i] = -1
+        if run.slots.resident[plan.fills[i]] == 1:  # what the pool read from the drive lies in its memory
+            plan.fill_source[i] = min(source(run, plan.fills[i]), PAGE_CACHE)
+    for tier in range(N_SOURCES):
         batch = -1
         for i in range(v[FILLS]):
             if plan.fill_source[i] == tier:
-                if tier == DISK or batch < 0:
+                if batch < 0:
                     batch = new_batch(run, card, tier, ADAPT, NEVER, INTO_SLOT)
                 add_copy(run, batch, plan.fills[i], 0)
-                if tier == DISK:
-                    send(run, batch)
-                    under_way(run, plan.fills[i], batch)
-        if batch >= 0 and tier != DISK:
+        if batch >= 0:
             send(run, batch)
             copy = run.batches.first[batch]
             while copy >= 0:
@@ -454,32 +457,35 @@ def fill_slots(run: RunTables, card: int) -> None:
 def lay_segments(run: RunTables, layer: int) -> None:
     """Work of the CPU pool: what is in memory, by source, then what comes from the drive, one by one."""
     v, plan, cpu, costs, host = run.v, run.plan, run.cpu, run.costs, run.host
-    n = 0
+    n, layers = 0, len(run.costs.card_of)
     for tier in range(N_SOURCES):
-        nbytes = ns = 0
+        nbytes = ns = read_ns = 0
         for i in range(v[CPU_WORK]):
             if plan.cpu_source[i] == tier:
                 nbytes += run.slots.size_of[plan.cpu_key[i]]
                 ns += cpu_ns(run, tier, layer, plan.cpu_rows[i])
+                read_ns += costs.cpu[tier * layers + layer]
         if nbytes > 0:
-            cpu.nbytes[n], cpu.solo[n], cpu.rate[n], cpu.ready[n], cpu.fault[n] = (
-                nbytes, ns, costs.cpu_rate[tier], 1, -1,
-            )  # fmt: skip
+            rate = own_rate(nbytes, ns, read_ns, costs.cpu_rate[tier])
+            cpu.nbytes[n], cpu.fixed[n], cpu.solo[n], cpu.rate[n] = nbytes, 0, ns, rate
+            cpu.ready[n], cpu.fault[n] = 1, -1
             n += 1
     for i in range(v[CPU_WORK]):
         if plan.cpu_source[i] == DISK:
             key = plan.cpu_key[i]
-            cpu.nbytes[n], cpu.solo[n] = run.slots.size_of[key], cpu_ns(run, PAGE_CACHE, layer, plan.cpu_rows[i])
-            cpu.rate[n], cpu.ready[n], cpu.fault[n] = costs.cpu_rate[PAGE_CACHE], 0, key
+            size, ns = run.slots.size_of[key], cpu_ns(run, PAGE_CACHE, layer, plan.cpu_rows[i])
+            rate = own_rate(size, ns, costs.cpu[PAGE_CACHE * layers + layer], costs.cpu_rate[PAGE_CACHE])
+            cpu.nbytes[n], cpu.fixed[n], cpu.solo[n], cpu.rate[n] = size, 0, ns, rate
+            cpu.ready[n], cpu.fault[n] = 0, key
             n += 1
     v[SEGMENTS] = n
-    cpu.solo[0] += costs.dispatch
+    cpu.fixed[0] += costs.dispatch
     if run.rules.overlap == 1:
-        cpu.solo[0] += (int(v[HIT_BYTES] > 0) + int(v[WAITS] > 0)) * costs.start
+        cpu.fixed[0] += (int(v[HIT_BYTES] > 0) + int(v[WAITS] > 0)) * costs.start
     if run.rules.direct == 1:  # all reads at once; pages are faulted in when the pool gets there
         for segment in range(n):
             if cpu.ready[segment] == 0:
-                read(run, cpu.fault[segment], host.batches + segment)
+                read_joined(run, cpu.fault[segment], host.batches + segment, DEMAND)
                 cpu.fault[segment] = -1
 
 

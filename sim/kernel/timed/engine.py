@@ -151,9 +151,11 @@ class TimedKernel:
         found, v, engines = self.tables.found, self.tables.v, self.tables.engines
         cards = len(engines.current) // 2
         landed = np.asarray(engines.nbytes).reshape(2, cards, 3).sum(axis=1)
-        stats = PrefetchStats(**{name: int(found.stats[i]) for i, name in enumerate(t.STATS)})
-        stats.blocked_ns = int(sum(engines.blocked_ns[:cards]))
-        stats.blocking_bytes = int(sum(engines.blocking_bytes[:cards]))
+        stats = PrefetchStats(pages=self.tables.rules.insertion == t.PAGES)
+        for i, name in enumerate(t.STATS):
+            setattr(stats, name, int(found.stats[i]))
+        stats.blocked_ns = int(sum(engines.blocked_ns[:cards]) + v[t.DRIVE_BLOCKED_NS])
+        stats.blocking_bytes = int(sum(engines.blocking_bytes[:cards]) + v[t.DRIVE_BLOCKING_BYTES])
         tiers = (len(PHASES), len(TIERS))
         return RunResult(
             manifest=manifest,

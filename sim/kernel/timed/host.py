@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from expert_residency.policies.structures import front, move_to_back, push_back, unlink
 from expert_residency.sim.kernel.timed.copies import hold, let_go, submit
+from expert_residency.sim.kernel.timed.drive import promote_read, slice_bytes, slice_ended, submit_read
 from expert_residency.sim.kernel.timed.net import start
+from expert_residency.sim.kernel.timed.residency import late_read
 from expert_residency.sim.kernel.timed.tables import (
     ACTIVE_PAGES,
-    ACTIVE_READS,
     COMPUTE,
     CPU_BUSY,
     CPU_BYTES,
@@ -15,14 +16,13 @@ from expert_residency.sim.kernel.timed.tables import (
     DISK_BYTES,
     INACTIVE_PAGES,
     NOW,
-    QUEUE_HEAD,
-    QUEUE_SIZE,
-    READ,
+    PAGES,
     SEGMENT,
     SEGMENTS,
     WAITING_SINCE,
     RunTables,
 )
+from expert_residency.sim.timed.channels.copy_engine import DEMAND, PREFETCH
 from expert_residency.sim.timed.host.plan import DISK, PAGE_CACHE
 from expert_residency.sim.timed.rules import page_bytes_of, read_ns
 
@@ -98,7 +98,7 @@ def keep_pages(run: RunTables, page_key: int, nbytes: int) -> None:
 # ---- the drive -----------------------------------------------------------------------------------
 
 
-def read(run: RunTables, key: int, waiter: int) -> None:
+def read(run: RunTables, key: int, waiter: int, priority: int) -> int:
     """Bring `key` into memory for a batch, a segment or NOBODY; a read already under way is joined.
 
     Parameters
@@ -109,8 +109,15 @@ def read(run: RunTables, key: int, waiter: int) -> None:
         The expert.
     waiter
         Number of who waits, or NOBODY.
+    priority
+        DEMAND, ADAPT or PREFETCH.
+
+    Returns
+    -------
+    int
+        Bytes that this asks of the drive: 0 if a read is joined.
     """
-    host, v = run.host, run.v
+    host = run.host
     joined = host.reading[key] == 1
     if not joined:
         host.wait_first[key] = -1
@@ -124,49 +131,69 @@ def read(run: RunTables, key: int, waiter: int) -> None:
         if waiter < host.batches:
             hold(run, waiter)
     if joined:
-        return
+        promote_read(run, key, priority)
+        slices = host.missing[key]
+        if slices > 0:  # it was given up: the rest of it is asked for again
+            host.missing[key] = 0
+            host.queued[key] = slices
+            submit_read(run, key)
+        return slices * slice_bytes(run, key)
     host.reading[key] = 1
     host.left[key] = host.slices
-    for _ in range(host.slices):
-        if v[ACTIVE_READS] < host.lanes:
-            begin_read(run, key)
-        else:
-            host.queue[(v[QUEUE_HEAD] + v[QUEUE_SIZE]) % len(host.queue)] = key
-            v[QUEUE_SIZE] += 1
+    host.missing[key] = 0
+    host.flying[key] = 0
+    host.queued[key] = host.slices
+    host.priority[key] = priority
+    submit_read(run, key)
+    return host.slices * slice_bytes(run, key)
 
 
-def slice_bytes(run: RunTables, key: int) -> int:
-    """Bytes of one read: whole pages."""
-    return page_bytes_of(run.slots.size_of[key], run.host.slices, run.host.page_bytes)
+def read_joined(run: RunTables, key: int, waiter: int, priority: int) -> int:
+    """`read`; a demand or swap that joins the read of a prefetch has found it late.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    key
+        The expert.
+    waiter
+        Number of who waits.
+    priority
+        DEMAND, ADAPT or PREFETCH.
+
+    Returns
+    -------
+    int
+        Bytes that this asks of the drive.
+    """
+    if priority != PREFETCH and run.rules.insertion != PAGES and run.host.reading[key] == 1:
+        late_read(run, key)
+    return read(run, key, waiter, priority)
+
+
+def link_read_bytes(run: RunTables, key: int) -> int:
+    """Bytes of a read by the copy engine."""
+    return page_bytes_of(run.slots.size_of[key], 1, run.host.page_bytes)
 
 
 def read_by_link(run: RunTables, key: int) -> int:
     """The copy engine reads `key` itself: ns that this adds to the copy."""
-    nbytes = page_bytes_of(run.slots.size_of[key], 1, run.host.page_bytes)
+    nbytes = link_read_bytes(run, key)
     keep_pages(run, run.host.page_base + key, run.slots.size_of[key])
     run.v[DISK_BYTES] += nbytes
     return read_ns(nbytes, run.host.latency, run.host.lane_rate)
 
 
-def begin_read(run: RunTables, key: int) -> None:
-    """One more lane is busy."""
-    host = run.host
-    run.v[ACTIVE_READS] += 1
-    solo = read_ns(slice_bytes(run, key), host.latency, host.lane_rate)
-    start(run, solo, host.lane_rate, READ, key, -1)
-
-
 def read_ended(run: RunTables, key: int) -> None:
     """A lane is free; with the last slice the expert is in memory, and those who wait go on."""
-    host, v = run.host, run.v
-    v[ACTIVE_READS] -= 1
-    v[DISK_BYTES] += slice_bytes(run, key)
-    if v[QUEUE_SIZE] > 0:
-        following = host.queue[v[QUEUE_HEAD]]
-        v[QUEUE_HEAD] = (v[QUEUE_HEAD] + 1) % len(host.queue)
-        v[QUEUE_SIZE] -= 1
-        begin_read(run, following)
+    host, batches = run.host, run.batches
+    slice_ended(run, key)
     host.left[key] -= 1
+    if host.missing[key] > 0:
+        if host.flying[key] == 0:
+            host.reading[key] = 0  # given up: a part of an expert is of no use
+        return
     if host.left[key] > 0:
         return
     if host.cached == 1:
@@ -176,6 +203,8 @@ def read_ended(run: RunTables, key: int) -> None:
     while waiter >= 0:
         following = host.wait_next[waiter]
         if waiter < host.batches:
+            batches.reading[waiter] = 0
+            batches.begun[waiter] = batches.asked[waiter]
             submit(run, waiter)
             let_go(run, waiter)
         else:
@@ -203,11 +232,11 @@ def advance_pool(run: RunTables) -> None:
     if at == v[SEGMENTS]:
         v[CPU_BUSY] = 0
     elif cpu.ready[at] == 1:
-        start(run, cpu.solo[at], cpu.rate[at], COMPUTE, 0, -1)
+        start(run, cpu.fixed[at], cpu.solo[at], cpu.rate[at], COMPUTE, 0, -1)
     else:
         v[WAITING_SINCE] = v[NOW]
         if cpu.fault[at] >= 0:
-            read(run, cpu.fault[at], run.host.batches + at)
+            read_joined(run, cpu.fault[at], run.host.batches + at, DEMAND)
 
 
 def arrived(run: RunTables, segment: int) -> None:

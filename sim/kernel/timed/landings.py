@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from expert_residency.policies.protocol import NEVER
-from expert_residency.policies.structures import push_before
+from expert_residency.policies.structures import push_back, push_before
 from expert_residency.sim.kernel.timed.copies import (
+    LISTS,
+    READING,
     add_copy,
+    before,
     begin,
     finish,
+    flow_rate,
     more_urgent,
     new_batch,
     next_batch,
     solo,
     submit,
 )
-from expert_residency.sim.kernel.timed.host import read, read_by_link, read_ended, segment_done, source
-from expert_residency.sim.kernel.timed.net import DRAM_SERVER, leave, plan_wake, replan, settle, start
+from expert_residency.sim.kernel.timed.host import (
+    link_read_bytes,
+    read_by_link,
+    read_ended,
+    read_joined,
+    segment_done,
+    source,
+)
+from expert_residency.sim.kernel.timed.net import DRAM_SERVER, ask_servers, leave, plan_wake, replan, settle, start
 from expert_residency.sim.kernel.timed.residency import broke, slot_landed, swap, under_way
 from expert_residency.sim.kernel.timed.tables import (
     CHANGED,
@@ -23,6 +34,8 @@ from expert_residency.sim.kernel.timed.tables import (
     COPIED_BACK,
     COPY,
     COPYING,
+    DRIVE_ISSUED,
+    DRIVE_ISSUED_BYTES,
     ENDING,
     FLOWS,
     INTO_RING,
@@ -44,7 +57,7 @@ from expert_residency.sim.kernel.timed.tables import (
     RunTables,
 )
 from expert_residency.sim.residency.laws import SWAP_NO_KEY, TOO_MANY_SWAPS, swap_keys_fault
-from expert_residency.sim.timed.channels.copy_engine import ADAPT, DONE, QUEUED
+from expert_residency.sim.timed.channels.copy_engine import ADAPT, DONE, PREFETCH, QUEUED
 from expert_residency.sim.timed.channels.copy_engine import COPYING as IN_SERVICE
 from expert_residency.sim.timed.host.plan import DISK
 from expert_residency.sim.timed.rules import move_ns, slowed_ns
@@ -63,7 +76,7 @@ def wake(run: RunTables) -> None:
     v[ENDING] = 1
     v[CHANGED] = 0
     n = 0
-    if v[FLOWS] == 1:
+    if v[FLOWS] == 1 and net.moving[net.order[0]] == 1:
         v[SETTLED] = now
         net.ended[0] = net.order[0]
         n = 1
@@ -75,6 +88,11 @@ def wake(run: RunTables) -> None:
                 n += 1
     for i in range(n):
         flow = net.ended[i]
+        if net.moving[flow] == 0:
+            net.moving[flow] = 1
+            ask_servers(run, flow)
+            v[CHANGED] = 1
+            continue
         following = flow_ended(run, net.kind[flow], net.ref[flow])
         if following > 0:
             net.remaining[flow] = following
@@ -139,20 +157,19 @@ def copy_ended(run: RunTables, engine: int) -> int:
     if not more:
         batches.state[batch] = DONE
     landed(run, batch, copy)
-    if more and not more_urgent(run, engine, priority):
-        return solo(run, batch)
-    if more:
-        batches.state[batch] = QUEUED
-        which = 3 * engine + priority
-        push_before(engines.queues, which, batch, engines.queues.next[len(engines.queues.home) + which])
-    following = next_batch(run, engine)
+    following = batch
+    if not more or more_urgent(run, engine, priority):
+        if more:
+            batches.state[batch] = QUEUED
+            which = LISTS * engine + priority
+            push_before(engines.queues, which, batch, engines.queues.next[len(engines.queues.home) + which])
+        following = next_batch(run, engine)
     engines.current[engine] = -1
-    rate = batches.rate[batch]
     if not more:
         finish(run, batch)
     if following < 0:
         return 0
-    if batches.rate[following] == rate:
+    if flow_rate(run, following) == engines.flow_rate[engine] and before(run, following) == 0:
         engines.current[engine] = following
         batches.state[following] = IN_SERVICE
         return solo(run, following)
@@ -186,13 +203,39 @@ def landed(run: RunTables, batch: int, copy: int) -> None:
 
 def send(run: RunTables, batch: int) -> None:
     """Queue a batch; one whose bytes are on the drive is read first."""
-    if run.batches.source[batch] == DISK and run.rules.link_reads == 1:
-        run.batches.read_ns[batch] = read_by_link(run, run.copies.key[run.batches.first[batch]])
+    batches = run.batches
+    if batches.source[batch] != DISK:
         submit(run, batch)
-    elif run.batches.source[batch] == DISK:
-        read(run, run.copies.key[run.batches.first[batch]], batch)
+        return
+    key = run.copies.key[batches.first[batch]]
+    if run.rules.link_reads == 1:
+        batches.read_ns[batch] = read_by_link(run, key)
+        asked_ahead(run, batch, link_read_bytes(run, key))
+        submit(run, batch)
     else:
-        submit(run, batch)
+        batches.reading[batch] = 1
+        batches.asked[batch] = read_joined(run, key, batch, batches.priority[batch])
+        asked_ahead(run, batch, batches.asked[batch])
+        if batches.priority[batch] == PREFETCH:
+            push_back(run.engines.queues, LISTS * batches.engine[batch] + READING, batch)
+
+
+def asked_ahead(run: RunTables, batch: int, nbytes: int) -> None:
+    """Open the account of a prefetch's read.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    batch
+        Number of the batch.
+    nbytes
+        That it asks of the drive.
+    """
+    if run.batches.priority[batch] == PREFETCH and nbytes > 0:
+        run.found.stats[DRIVE_ISSUED] += 1
+        run.found.stats[DRIVE_ISSUED_BYTES] += nbytes
+        run.ahead.read_bytes[run.copies.key[run.batches.first[batch]]] = nbytes
 
 
 def ask(run: RunTables, key: int, tier: int, priority: int, deadline: int, kind: int, rows: int) -> int:
@@ -293,4 +336,4 @@ def swap_landed(run: RunTables, key: int, deadline: int) -> None:
     if v[COPYING] == 0 and v[MOVED_BYTES] > 0:
         v[MOVING] = 1
         rate = run.net.capacity[DRAM_SERVER]
-        start(run, move_ns(v[MOVED_BYTES], rate), rate, MOVE, 0, -1)
+        start(run, 0, move_ns(v[MOVED_BYTES], rate), rate, MOVE, 0, -1)

@@ -254,7 +254,11 @@ def host_table(
         wait_last=ints(keys, -1),
         wait_next=ints(batches + segments, -1),
         batches=batches,
-        queue=ints(keys * plan.slices + 1),
+        queues=lists(keys, 3),
+        queued=ints(keys),
+        flying=ints(keys),
+        missing=ints(keys),
+        priority=ints(keys),
         lanes=lanes,
         latency=disk.latency_ns,
         lane_rate=lane_rate,
@@ -276,7 +280,8 @@ def net_table(machine: Machine, plan: HostPlan) -> tuple[t.Net, list[int]]:
     capacities, ports = shared_servers(machine, drive_rate)
     flows = 2 * len(machine.cards) + lanes + 3
     fields = {name: ints(flows) for name in t.Net._fields}
-    fields |= {"capacity": ints(capacities), "demand": ints(len(capacities)), "free": ints(list(range(flows)))}
+    fields |= {name: ints(len(capacities)) for name in ("demand", "asked", "left")}
+    fields |= {"capacity": ints(capacities), "free": ints(list(range(flows)))}
     made = t.Net(**fields)
     return made, ports
 
@@ -333,7 +338,7 @@ def run_table(
     per_key["copy_of"][:] = -1
     per_key["resident"][:] = per_key["ready"][:] = pool.resident
     v = ints(t.N_NUMBERS)
-    v[t.NUMBER] = v[t.WAKE] = v[t.WAITING_SINCE] = -1
+    v[t.NUMBER] = v[t.WAKE] = v[t.WAITING_SINCE] = v[t.DRIVE_BLOCKED_SINCE] = -1
     v[t.FREE_FLOWS] = len(net.free)
     if cache is not None:
         v[t.ACTIVE_PAGES], v[t.INACTIVE_PAGES] = cache.active_pages, cache.inactive_pages
@@ -349,7 +354,7 @@ def run_table(
         batches=t.Batches(**records(n, t.Batches._fields)),
         copies=t.Copies(**records(n, t.Copies._fields)),
         engines=t.Engines(
-            queues=lists(n, 6 * cards),
+            queues=lists(n, 8 * cards),
             current=ints(2 * cards, -1),
             set_up=ints([link.copy_t0_ns for link in links] * 2),
             floor=ints([link.submit_ns for link in links] * 2),
@@ -358,6 +363,7 @@ def run_table(
                 [rate for link in links for rate in (link.h2d_mb_per_s, link.h2d_pageable_mb_per_s)]
                 + [rate for link in links for rate in (link.d2h_mb_per_s, link.d2h_mb_per_s)]
             ),
+            flow_rate=ints(2 * cards),
             in_order=ints([in_order] * cards + [0] * cards),
             nbytes=ints(6 * cards),
             blocked_since=ints(2 * cards, -1),
@@ -379,7 +385,7 @@ def run_table(
         plan=t.EventPlan(**plan_fields),
         ahead=t.Ahead(
             ints(keys), ints(keys), lists(keys, cards), ints(keys, -1), ints(pool.pool.scopes, -1),
-            ints(pool.pool.scopes),
+            ints(pool.pool.scopes), ints(keys),
         ),
         swaps=t.Swaps(ints(keys), ints(keys), ints(cards, -1), ints(cards)),
         calls=t.Calls(0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 1, ints(8), ints(max(keys, members)), ints(members, -1)),

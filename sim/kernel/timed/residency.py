@@ -10,13 +10,20 @@ from expert_residency.policies.protocol import NEVER
 from expert_residency.sim.kernel.timed.tables import (
     ACCEPTS,
     ADMITTED_BYTES,
+    CANCELLED_BYTES,
     CANCELLED_COPIES,
+    DRIVE_CANCELLED,
+    DRIVE_CANCELLED_BYTES,
+    DRIVE_LATE,
+    DRIVE_LATE_BYTES,
+    DRIVE_USEFUL,
+    DRIVE_USEFUL_BYTES,
+    DRIVE_WASTED,
+    DRIVE_WASTED_BYTES,
     EVICTIONS,
     FAULT,
     FAULT_KEY,
     INSERT,
-    ISSUED,
-    ISSUED_BYTES,
     LATE,
     LATE_BYTES,
     NUMBER,
@@ -27,12 +34,12 @@ from expert_residency.sim.kernel.timed.tables import (
     REMOVE,
     STATUS,
     STUCK,
+    UNUSED_BYTES,
     USEFUL,
     USEFUL_BYTES,
     VICTIM,
     WANTED,
     WASTED,
-    WASTED_BYTES,
     RunTables,
 )
 from expert_residency.sim.residency.laws import swap_fault, swap_key, victim_fault
@@ -148,8 +155,87 @@ def left(run: RunTables, victim: int) -> None:
 def waste(run: RunTables, key: int) -> None:
     """A prefetched expert that nobody wanted."""
     run.slots.unused[key] = 0
+    wasted_copy(run, key)
+
+
+# ---- accounts of prefetching: `PrefetchStats` ------------------------------------------------------
+
+
+def settled(run: RunTables, key: int) -> int:
+    """Bytes that the drive was asked for ahead for `key`; their account is closed."""
+    nbytes = run.ahead.read_bytes[key]
+    run.ahead.read_bytes[key] = 0
+    return nbytes
+
+
+def useful_copy(run: RunTables, key: int) -> None:
+    """It had landed when it was wanted."""
+    stats, read_bytes = run.found.stats, settled(run, key)
+    stats[USEFUL] += 1
+    stats[USEFUL_BYTES] += run.slots.size_of[key]
+    if read_bytes > 0:
+        stats[DRIVE_USEFUL] += 1
+        stats[DRIVE_USEFUL_BYTES] += read_bytes
+
+
+def late_copy(run: RunTables, key: int) -> None:
+    """It was wanted before it had landed."""
+    run.found.stats[LATE] += 1
+    run.found.stats[LATE_BYTES] += run.slots.size_of[key]
+    late_read(run, key)
+
+
+def late_read(run: RunTables, key: int) -> None:
+    """Somebody wanted what the drive is reading for it."""
+    read_bytes = settled(run, key)
+    if read_bytes > 0:
+        run.found.stats[DRIVE_LATE] += 1
+        run.found.stats[DRIVE_LATE_BYTES] += read_bytes
+
+
+def wasted_copy(run: RunTables, key: int) -> None:
+    """It was moved for nothing."""
     run.found.stats[WASTED] += 1
-    run.found.stats[WASTED_BYTES] += run.slots.size_of[key]
+    run.found.stats[UNUSED_BYTES] += run.slots.size_of[key]
+    wasted_read(run, key, run.ahead.read_bytes[key])
+
+
+def cancelled_copy(run: RunTables, key: int, begun: int) -> None:
+    """It was dropped before it had begun on the link.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    key
+        The expert.
+    begun
+        Bytes that the drive had begun to read for it.
+    """
+    run.found.stats[CANCELLED_COPIES] += 1
+    run.found.stats[CANCELLED_BYTES] += run.slots.size_of[key]
+    wasted_read(run, key, begun)
+
+
+def wasted_read(run: RunTables, key: int, begun: int) -> None:
+    """What the drive read for a copy that nobody had; the rest of the read was stopped.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    key
+        The expert.
+    begun
+        Bytes that had been begun.
+    """
+    stats, read_bytes = run.found.stats, settled(run, key)
+    if begun > 0:
+        stats[DRIVE_WASTED] += 1
+        stats[DRIVE_WASTED_BYTES] += begun
+    elif read_bytes > 0:
+        stats[DRIVE_CANCELLED] += 1
+    stats[DRIVE_CANCELLED_BYTES] += read_bytes - begun
 
 
 def swap(run: RunTables, newcomer: int, victim: int) -> None:
@@ -215,23 +301,26 @@ def slot_landed(run: RunTables, key: int, deadline: int) -> None:
     slots.guard[key] = max(number, deadline) if slots.unused[key] == 1 else number
 
 
-def slot_cancelled(run: RunTables, key: int) -> None:
-    """A prefetch into `key`'s slot was dropped before it began."""
+def slot_cancelled(run: RunTables, key: int, begun: int) -> None:
+    """A prefetch into `key`'s slot was dropped before it began.
+
+    Parameters
+    ----------
+    run
+        The run, changed in place.
+    key
+        The expert.
+    begun
+        Bytes that the drive had begun to read for it.
+    """
     slots = run.slots
-    dropped_copy(run, key)
+    if slots.unused[key] == 1:  # else an event had wanted it: it was late
+        cancelled_copy(run, key, begun)
     slots.copy_of[key] = -1
     slots.unused[key] = 0
     slots.guard[key] = -1
     remove(run, key)
     run.v[EVICTIONS] -= 1
-
-
-def dropped_copy(run: RunTables, key: int) -> None:
-    """Book a copy that was asked for and dropped before it began."""
-    stats = run.found.stats
-    stats[CANCELLED_COPIES] += 1
-    stats[ISSUED] -= 1
-    stats[ISSUED_BYTES] -= run.slots.size_of[key]
 
 
 def missed(run: RunTables, key: int) -> None:
@@ -243,12 +332,9 @@ def missed(run: RunTables, key: int) -> None:
 
 def wanted(run: RunTables, key: int) -> None:
     """An event wants a resident expert that was prefetched: settle the account."""
-    slots, stats = run.slots, run.found.stats
-    slots.unused[key] = 0
-    stats[WANTED] += 1
-    if slots.ready[key] == 1:
-        stats[USEFUL] += 1
-        stats[USEFUL_BYTES] += slots.size_of[key]
+    run.slots.unused[key] = 0
+    run.found.stats[WANTED] += 1
+    if run.slots.ready[key] == 1:
+        useful_copy(run, key)
     else:
-        stats[LATE] += 1
-        stats[LATE_BYTES] += slots.size_of[key]
+        late_copy(run, key)

@@ -108,6 +108,13 @@ class Net(NamedTuple):
 
     capacity: Ints
     demand: Ints
+    asked: Ints
+    left: Ints
+    """(servers,) while rates are shared out."""
+    fixed: Ints
+    moving: Ints
+    """0 while a flow pays `fixed`, what it pays once."""
+    rising: Ints
     remaining: Ints
     rate: Ints
     num: Ints
@@ -144,8 +151,13 @@ class Batches(NamedTuple):
     source: Ints
     host_ns: Ints
     """Host time to send it, which an idle engine waits for."""
+    reading: Ints
+    """1 while it waits for a read of the drive."""
+    asked: Ints
+    begun: Ints
+    """Bytes that it asked of the drive, and that had been begun when it was dropped."""
     read_ns: Ints
-    """What the first copy takes longer because it is its own read."""
+    """Time of a read that the link carries out before the first copy."""
 
 
 class Copies(NamedTuple):
@@ -163,13 +175,15 @@ class Engines(NamedTuple):
     """`CopyEngine`, host to device of each card and then device to host of each card."""
 
     queues: Links
-    """Batches; list 3 x engine + class."""
+    """Batches; list 4 x engine + class, and in 4 x engine + 3 prefetches that the drive reads first."""
     current: Ints
     set_up: Ints
     floor: Ints
     port: Ints
     rate: Ints
     """(engines x 2,) from page-locked and from pageable memory."""
+    flow_rate: Ints
+    """Of the copy in service."""
     in_order: Ints
     nbytes: Ints
     """(engines x 3,) landed, by class."""
@@ -194,8 +208,14 @@ class Host(NamedTuple):
     wait_next: Ints
     """Who waits for a read: a batch, or `batches` + a segment of the CPU pool."""
     batches: int
-    queue: Ints
-    """Reads without a lane: keys, a ring buffer."""
+    queues: Links
+    """Keys whose read has slices that have not begun, by class."""
+    queued: Ints
+    flying: Ints
+    """(keys,) slices that have not begun, and those under way."""
+    missing: Ints
+    """(keys,) slices that were taken back from a read that nobody waits for."""
+    priority: Ints
     lanes: int
     latency: int
     lane_rate: int
@@ -216,6 +236,7 @@ class Cpu(NamedTuple):
     """`CpuPool`: the segments of an event."""
 
     nbytes: Ints
+    fixed: Ints
     solo: Ints
     rate: Ints
     ready: Ints
@@ -281,6 +302,8 @@ class Ahead(NamedTuple):
     stuck_at: Ints
     """(scopes,) last call in which nobody could leave any more."""
     stuck_size: Ints
+    read_bytes: Ints
+    """(keys,) asked of the drive by a prefetched copy whose account is open."""
 
 
 class Swaps(NamedTuple):
@@ -385,12 +408,16 @@ PROPOSE = 1
 E_NUMBER, E_PASS, E_LAYER, E_FIRST, E_END, E_PHASE, E_REQUEST = range(7)
 
 (
-    PROPOSED, ISSUED, ISSUED_BYTES, USEFUL, USEFUL_BYTES, LATE, LATE_BYTES, WASTED, WASTED_BYTES, CANCELLED_COPIES,
-    REFUSED, OVER_BUDGET, POLLUTED, POLLUTED_BYTES, BLOCKING_BYTES, BLOCKED_NS, WANTED, N_STATS,
-) = range(18)  # fmt: skip
+    PROPOSED, ISSUED, ISSUED_BYTES, USEFUL, USEFUL_BYTES, LATE, LATE_BYTES, WASTED, UNUSED_BYTES, CANCELLED_COPIES,
+    CANCELLED_BYTES, DRIVE_ISSUED, DRIVE_ISSUED_BYTES, DRIVE_USEFUL, DRIVE_USEFUL_BYTES, DRIVE_LATE,
+    DRIVE_LATE_BYTES, DRIVE_WASTED, DRIVE_WASTED_BYTES, DRIVE_CANCELLED, DRIVE_CANCELLED_BYTES, REFUSED,
+    OVER_BUDGET, POLLUTED, POLLUTED_BYTES, WANTED, N_STATS,
+) = range(27)  # fmt: skip
 STATS = (
-    "proposed", "issued", "issued_bytes", "useful", "useful_bytes", "late", "late_bytes", "wasted", "wasted_bytes",
-    "cancelled", "refused", "over_budget", "polluted", "polluted_bytes", "blocking_bytes", "blocked_ns", "wanted",
+    "proposed", "issued", "issued_bytes", "useful", "useful_bytes", "late", "late_bytes", "wasted", "unused_bytes",
+    "cancelled", "cancelled_bytes", "drive_issued", "drive_issued_bytes", "drive_useful", "drive_useful_bytes",
+    "drive_late", "drive_late_bytes", "drive_wasted", "drive_wasted_bytes", "drive_cancelled",
+    "drive_cancelled_bytes", "refused", "over_budget", "polluted", "polluted_bytes", "wanted",
 )  # fmt: skip
 """Fields of `sim.timed.result.PrefetchStats` in the order of `Found.stats`."""
 
@@ -398,12 +425,13 @@ STATS = (
     NOW, STATUS, FROM_PASS, TO_PASS, NUMBER, CARD, PASS,  # the clock and where the walk is
     SETTLED, WAKE, FLOWS, FREE_FLOWS, ENDING, CHANGED,  # the net
     USED_BATCHES, FREE_BATCHES, USED_COPIES, FREE_COPIES, FINISHED,  # copies
-    ACTIVE_READS, QUEUE_HEAD, QUEUE_SIZE, ACTIVE_PAGES, INACTIVE_PAGES, DISK_BYTES,  # the host
+    ACTIVE_READS, AHEAD_READS, DRIVE_BLOCKED_SINCE, DRIVE_BLOCKED_NS, DRIVE_BLOCKING_BYTES,  # the drive
+    ACTIVE_PAGES, INACTIVE_PAGES, DISK_BYTES,  # the host
     SEGMENTS, SEGMENT, WAITING_SINCE, CPU_WAITS, CPU_BUSY, CPU_BYTES,  # the CPU pool
     EVICTIONS, ADMITTED_BYTES, GPU_BYTES, WAVES,  # sums
     HIT_BYTES, HIT_ROWS, MISSING, WAITS, CPU_WORK, FILLS, SENDS, ADMITTED, NOWS, LATERS,  # the plan of an event
     SPENT_BYTES, SERIAL, COPYING, MOVING, MOVED_BYTES, STUCK, FAULT, FAULT_KEY, N_NUMBERS,
-) = range(53)  # fmt: skip
+) = range(55)  # fmt: skip
 
 OK, SWAPS_ONLY, OUT_OF_RECORDS, NEVER_WOKEN, POLICY_BROKE = range(5)
 """Values of STATUS."""

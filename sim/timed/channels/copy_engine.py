@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from expert_residency.sim.timed.channels.shared import SharedNet
+from expert_residency.sim.timed.rules import bytes_ns, own_rate
 
 DEMAND, ADAPT, PREFETCH = 0, 1, 2
 CLASSES = ("demand", "adapt", "prefetch")
@@ -39,8 +40,8 @@ class Batch:
     """
 
     __slots__ = (
-        "asked", "began", "deadline", "host_ns", "keys", "landed", "mb_per_s", "nbytes", "on_landed", "priority",
-        "read_ns", "solo_ns", "state", "submitted",
+        "asked", "began", "begun_bytes", "deadline", "host_ns", "keys", "landed", "leave", "mb_per_s", "nbytes",
+        "on_landed", "priority", "read_ns", "solo_ns", "state", "submitted", "urge",
     )  # fmt: skip
 
     def __init__(
@@ -71,7 +72,30 @@ class Batch:
         self.began = -1
         """When the copy in service began."""
         self.read_ns = 0
-        """What of the first copy's time is a read from the drive, which comes before it."""
+        """Time of a read from the drive that the link carries out before the first copy."""
+        self.begun_bytes = 0
+        """What the drive has read for it."""
+        self.leave: Callable[[], int] | None = None
+        """Gives up the read that it waits for; returns bytes of it that have begun."""
+        self.urge: Callable[[int], None] | None = None
+        """Makes the read that it waits for more urgent."""
+
+    @property
+    def flow_mb_per_s(self) -> int:
+        """What the next copy asks of the servers."""
+        at = self.landed
+        return own_rate(
+            self.nbytes[at], self.solo_ns[at], bytes_ns(self.nbytes[at], self.mb_per_s), self.mb_per_s
+        )  # fmt: skip
+
+    def so_far(self) -> int:
+        """Bytes that the drive has begun to read for a batch that is given up."""
+        return self.begun_bytes if self.leave is None else self.leave()
+
+    @property
+    def before_ns(self) -> int:
+        """What comes before the next copy on the link."""
+        return 0 if self.landed else self.read_ns
 
 
 class CopyEngine:
@@ -108,7 +132,11 @@ class CopyEngine:
         self.is_stale = is_stale
         self.name = name
         self.queues: tuple[deque[Batch], ...] = (deque(), deque(), deque())
+        self.reading: list[Batch] = []
+        """Prefetches whose bytes come from the drive first."""
         self.current: Batch | None = None
+        self._flow_mb_per_s = 0
+        """Of the copy in service."""
         self.nbytes = [0, 0, 0]
         """Bytes landed, by class."""
         self.blocked_ns = 0
@@ -125,6 +153,8 @@ class CopyEngine:
         batch.submitted = self.net.env.now
         if batch.state == CANCELLED:
             return
+        if batch in self.reading:
+            self.reading.remove(batch)
         batch.state = QUEUED
         self._enqueue(batch)
         if self.current is None:
@@ -136,11 +166,15 @@ class CopyEngine:
         """Move a batch that is not in service to the end of a more urgent class."""
         if batch is self.current:
             self._awaited = True
+        if batch.state == WAITING and batch.urge is not None:
+            batch.urge(priority)
         if self.in_order or priority >= batch.priority or batch.state not in (WAITING, QUEUED):
             return
         queued = batch.state == QUEUED
         if queued:
             self.queues[batch.priority].remove(batch)
+        elif batch in self.reading:
+            self.reading.remove(batch)
         batch.priority = priority
         if queued:
             self._enqueue(batch)
@@ -151,14 +185,20 @@ class CopyEngine:
             return False
         if batch.state == QUEUED:
             self.queues[batch.priority].remove(batch)
-        batch.state = CANCELLED
-        batch.on_landed(batch, -1)
+        elif batch in self.reading:
+            self.reading.remove(batch)
+        self._drop(batch)
         return True
 
     def drop_stale(self) -> None:
-        """Cancel the queued prefetches whose deadline has passed."""
-        for batch in [batch for batch in self.queues[PREFETCH] if self.is_stale(batch.deadline)]:
+        """Cancel the prefetches, queued or being read, whose deadline has passed."""
+        for batch in [batch for batch in (*self.queues[PREFETCH], *self.reading) if self.is_stale(batch.deadline)]:
             self.cancel(batch)
+
+    def _drop(self, batch: Batch) -> None:
+        batch.state = CANCELLED
+        batch.begun_bytes = batch.so_far()
+        batch.on_landed(batch, -1)
 
     def _enqueue(self, batch: Batch) -> None:
         self.queues[DEMAND if self.in_order else batch.priority].append(batch)
@@ -171,7 +211,9 @@ class CopyEngine:
         self.current = batch
         batch.state = COPYING
         batch.began = self.net.env.now
-        self.net.start(batch.solo_ns[batch.landed] + set_up_ns, batch.mb_per_s, self.servers, self._ended)
+        self._flow_mb_per_s = batch.flow_mb_per_s
+        fixed_ns = set_up_ns + batch.before_ns
+        self.net.start(batch.solo_ns[batch.landed], self._flow_mb_per_s, self.servers, self._ended, fixed_ns)
 
     def _ended(self) -> int:
         batch = self.current
@@ -192,17 +234,16 @@ class CopyEngine:
         if not more:
             batch.state = DONE
         batch.on_landed(batch, at)
-        if more and not self._more_urgent(batch.priority):
-            batch.began = now
-            return batch.solo_ns[batch.landed]
-        if more:
-            batch.state = QUEUED
-            self.queues[batch.priority].appendleft(batch)
-        following = self._next()
+        following: Batch | None = batch
+        if not more or self._more_urgent(batch.priority):
+            if more:
+                batch.state = QUEUED
+                self.queues[batch.priority].appendleft(batch)
+            following = self._next()
         self.current = None
         if following is None:
             return 0
-        if following.mb_per_s == batch.mb_per_s:
+        if following.flow_mb_per_s == self._flow_mb_per_s and not following.before_ns:
             self.current = following
             following.state = COPYING
             following.began = now
@@ -222,8 +263,7 @@ class CopyEngine:
                 batch = queue.popleft()
                 droppable = batch.priority == PREFETCH and not batch.landed and not self.in_order
                 if droppable and self.is_stale(batch.deadline):
-                    batch.state = CANCELLED
-                    batch.on_landed(batch, -1)
+                    self._drop(batch)
                     continue
                 return batch
         return None

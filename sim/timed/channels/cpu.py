@@ -12,12 +12,17 @@ from expert_residency.sim.timed.channels.shared import SharedNet
 
 
 class Segment:
-    """Part of an event's work: bytes of one source; `fault` asks for those that are read only when needed."""
+    """Part of an event's work: bytes of one source; `fault` asks for those that are read only when needed.
 
-    __slots__ = ("fault", "label", "mb_per_s", "nbytes", "ready", "solo_ns")
+    `fixed_ns` is paid once before; then the pool reads at `mb_per_s`, less than the rate of the source if
+    arithmetic takes longer than reading.
+    """
+
+    __slots__ = ("fault", "fixed_ns", "label", "mb_per_s", "nbytes", "ready", "solo_ns")
 
     def __init__(self, nbytes: int, solo_ns: int, mb_per_s: int, ready: bool = True, label: str = "") -> None:
-        self.fault: Callable[[], None] | None = None
+        self.fault: Callable[[], object] | None = None
+        self.fixed_ns = 0
         self.nbytes = nbytes
         self.solo_ns = solo_ns
         self.mb_per_s = mb_per_s
@@ -73,7 +78,7 @@ class CpuPool:
         segment = self._segments[self._at]
         if segment.ready:
             self._began = self.net.env.now
-            self.net.start(segment.solo_ns, segment.mb_per_s, self.servers, self._segment_done)
+            self.net.start(segment.solo_ns, segment.mb_per_s, self.servers, self._segment_done, segment.fixed_ns)
         else:
             self._waiting_since = self.net.env.now
             if segment.fault is not None:

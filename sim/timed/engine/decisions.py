@@ -20,6 +20,7 @@ from expert_residency.sim.timed.engine.slots import Slots
 from expert_residency.sim.timed.engine.transfers import Transfers
 from expert_residency.sim.timed.host import DISK, PAGE_CACHE, PAGEABLE, PINNED, SOURCES
 from expert_residency.sim.timed.result import PHASES, T_CPU_PINNED, T_DISK, T_IN_FLIGHT, T_PCIE, T_VRAM, TIERS
+from expert_residency.sim.timed.rules import own_rate
 from expert_residency.traces import Phase
 
 PREFILL = int(Phase.PREFILL)
@@ -185,11 +186,7 @@ class Decisions:
         if admitted and host.plan.swap != "copy":
             raise SimError(host.plan.swaps_only)
         slots.stats.wanted += len(missing)
-        if slots.stats.issued:
-            for i in missing:
-                if slots.displaced[keys[i]]:
-                    slots.missed(keys[i])
-        sources = [host.source(keys[i]) for i in missing]
+        sources = self._sources([keys[i] for i in missing])
         fetched = self._fetched(missing, sources, card)
         deferred: set[int] = set()
         if self.miss != "stream":
@@ -221,6 +218,18 @@ class Decisions:
             plan.waits += self.demand(now, now_rows)
             plan.sends = sum(source == PINNED for _, source in now)
 
+    def _sources(self, keys: list[int]) -> list[int]:
+        """Where missed experts lie; what prefetching did to them is booked."""
+        slots, host = self.slots, self.transfers.host
+        if slots.stats.issued:
+            for key in keys:
+                if slots.displaced[key]:
+                    slots.missed(key)
+        sources = [host.source(key) for key in keys]
+        if slots.stats.pages:
+            self.prefetcher.looked_up(keys, sources)
+        return sources
+
     def _waits_for(self, batch: Batch) -> bool:
         """Whether an expert under way is waited for; adaptive swaps and `miss` engines use the CPU meanwhile."""
         if self.miss in ("fetch", "stream"):
@@ -240,13 +249,14 @@ class Decisions:
     def cpu_segments(self, plan: EventPlan, layer: int) -> list[Segment]:
         """Work of the CPU pool: what is in memory, by source, then what comes from the disk, one by one."""
         costs, sizes = self.costs, self.slots.sizes
-        totals = [[0, 0] for _ in SOURCES]
+        totals = [[0, 0, 0] for _ in SOURCES]
         late: list[Segment] = []
         for key, source, rows in plan.cpu:
             if source == DISK:
-                ns = costs.cpu(PAGE_CACHE, layer, rows)
-                segment = Segment(sizes[key], ns, costs.cpu_mb_per_s[PAGE_CACHE], False, "experts from disk")
-                read = partial(self.transfers.host.read, key, partial(self.transfers.cpu.arrived, segment))
+                ns, size = costs.cpu(PAGE_CACHE, layer, rows), sizes[key]
+                rate = own_rate(size, ns, costs.cpu_ns[PAGE_CACHE][layer], costs.cpu_mb_per_s[PAGE_CACHE])
+                segment = Segment(size, ns, rate, False, "experts from disk")
+                read = partial(self.transfers.read, key, partial(self.transfers.cpu.arrived, segment), DEMAND)
                 if self.transfers.host.plan.access == "direct":
                     read()
                 else:  # a page fault happens where the pool touches the bytes
@@ -255,14 +265,18 @@ class Decisions:
             else:
                 totals[source][0] += sizes[key]
                 totals[source][1] += costs.cpu(source, layer, rows)
+                totals[source][2] += costs.cpu_ns[source][layer]
         segments = [
-            Segment(nbytes, ns, costs.cpu_mb_per_s[source], True, f"experts {SOURCES[source]}")
-            for source, (nbytes, ns) in enumerate(totals)
+            Segment(
+                nbytes, ns, own_rate(nbytes, ns, read_ns, costs.cpu_mb_per_s[source]), True,
+                f"experts {SOURCES[source]}",
+            )
+            for source, (nbytes, ns, read_ns) in enumerate(totals)
             if nbytes
-        ]
+        ]  # fmt: skip
         segments += late
         launched = (plan.hit_bytes > 0) + bool(plan.waits) if self.preset.overlap else 0
-        segments[0].solo_ns += costs.dispatch_ns + launched * self.preset.start_ns
+        segments[0].fixed_ns += costs.dispatch_ns + launched * self.preset.start_ns
         return segments
 
     # ---- copies --------------------------------------------------------------------------------
@@ -282,14 +296,17 @@ class Decisions:
         return made
 
     def fill(self, keys: list[int]) -> None:
-        """Copy experts that the CPU has just served into the slots that were made free for them."""
+        """Copy experts that the CPU has just served into the slots that were made free for them.
+
+        What the pool read from the drive lies in its memory: it is copied from there, and not read again.
+        """
         by_source: dict[int, list[int]] = {}
         for key in keys:
             if self.cache.resident[key]:
-                by_source.setdefault(self.transfers.host.source(key), []).append(key)
+                source = min(self.transfers.host.source(key), PAGE_CACHE)
+                by_source.setdefault(source, []).append(key)
         for source, chosen in sorted(by_source.items()):
-            for group in [[key] for key in chosen] if source == DISK else [chosen]:
-                self._in_background(group, source)
+            self._in_background(chosen, source)
 
     def _in_background(self, keys: list[int], source: int) -> None:
         batch = self.transfers.fetch(keys, source, ADAPT, NEVER, self.slots.copy_ended)

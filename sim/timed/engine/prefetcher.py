@@ -8,10 +8,11 @@ from typing import Any
 from expert_residency.policies.protocol import Event, Lists, PrefetchPolicy
 from expert_residency.sim.choices.prefetch_rule import Insertion
 from expert_residency.sim.residency.laws import AHEAD_NO_KEY, TOO_MANY_AHEAD, policy_fault
-from expert_residency.sim.timed.channels import PREFETCH, Batch
-from expert_residency.sim.timed.channels.copy_engine import CANCELLED, COPYING, DONE
+from expert_residency.sim.timed.channels import ADAPT, PREFETCH, Batch
+from expert_residency.sim.timed.channels.copy_engine import COPYING, DONE, QUEUED
 from expert_residency.sim.timed.engine.slots import Slots
 from expert_residency.sim.timed.engine.transfers import Transfers
+from expert_residency.sim.timed.host import PAGE_CACHE
 
 
 class Prefetcher:
@@ -91,9 +92,29 @@ class Prefetcher:
 
     def _warm(self, key: int) -> None:
         """Read pages of `key` ahead, unless the drive has other things to do."""
-        if not self.transfers.disk.active and self.transfers.host.warm(key):
-            self.slots.stats.issued += 1
-            self.slots.stats.issued_bytes += self.slots.sizes[key]
+        if self.transfers.disk.active:
+            return
+        nbytes = self.transfers.host.warm(key)
+        if nbytes:
+            stats, size = self.slots.stats, self.slots.sizes[key]
+            if self.transfers.ahead_read[key]:  # they were read before, and have left the page cache
+                stats.wasted_copy(size, self.transfers.settled(key))
+            stats.ask(size)
+            stats.ask_drive(nbytes)
+            self.transfers.ahead_read[key] = nbytes
+
+    def looked_up(self, keys: list[int], sources: list[int]) -> None:
+        """An event misses experts, which lie there now: pages that were asked for ahead have come, or not."""
+        stats, sizes, transfers = self.slots.stats, self.slots.sizes, self.transfers
+        for key, source in zip(keys, sources, strict=True):
+            if not transfers.ahead_read[key]:
+                continue
+            if source == PAGE_CACHE:
+                stats.useful_copy(sizes[key], transfers.settled(key))
+            elif transfers.host.is_reading(key):
+                stats.late_copy(sizes[key], transfers.settled(key))
+            else:
+                stats.wasted_copy(sizes[key], transfers.settled(key))
 
     def _room(self, key: int, tick: int) -> bool:
         """Make room for `key` as the rule has it; `tick`: whose members at least are protected."""
@@ -123,16 +144,15 @@ class Prefetcher:
     def _copy(self, key: int, deadline: int) -> None:
         transfers, size = self.transfers, self.slots.sizes[key]
         self.spent_bytes += size
-        self.slots.stats.issued += 1
-        self.slots.stats.issued_bytes += size
+        self.slots.stats.ask(size)
         on_landed = self._staged_landed if self.frames else self._slot_landed
-        batch = transfers.fetch([key], transfers.host.source(key), PREFETCH, deadline, on_landed)
-        if batch.state == CANCELLED:
-            return
+        source = transfers.host.source(key)
+        batch = transfers.batch([key], source, PREFETCH, deadline, on_landed)
         if self.frames:
             self.staged[transfers.card_of[key]][key] = batch
         else:
             self.slots.prefetched(key, batch)
+        transfers.submit(batch, source)
 
     # ---- the ring --------------------------------------------------------------------------------
 
@@ -157,28 +177,41 @@ class Prefetcher:
         batch = self.staged[card].pop(key)
         stats, size = self.slots.stats, self.slots.sizes[key]
         if batch.state == DONE:
-            stats.useful += 1
-            stats.useful_bytes += size
+            stats.useful_copy(size, self.transfers.settled(key))
         elif waits or kept or not self.transfers.h2d[card].cancel(batch):
-            stats.late += 1
-            stats.late_bytes += size
+            stats.late_copy(size, self.transfers.settled(key))
+            if kept and not waits:  # it is a fill now, and never stale
+                self.transfers.h2d[card].promote(batch, ADAPT)
+        else:
+            stats.cancelled_copy(size, self.transfers.settled(key), batch.begun_bytes)
         return batch
 
     def close(self) -> None:
-        """End of the run: staged experts that nobody wanted were wasted."""
+        """End of the run: staged experts and pages that nobody wanted were wasted, or not begun."""
+        stats, sizes = self.slots.stats, self.slots.sizes
         for ring in self.staged:
-            for key in [key for key, batch in ring.items() if batch.state == DONE]:
-                self._discard(ring, key)
+            for key, batch in list(ring.items()):
+                if batch.state <= QUEUED:
+                    stats.cancelled_copy(sizes[key], self.transfers.settled(key), batch.so_far())
+                else:
+                    self._discard(ring, key)
+        if stats.pages:
+            for key, nbytes in enumerate(self.transfers.ahead_read):
+                if nbytes:
+                    stats.wasted_copy(sizes[key], nbytes)
 
     def _discard(self, ring: dict[int, Batch], key: int) -> None:
         del ring[key]
-        self.slots.stats.wasted += 1
-        self.slots.stats.wasted_bytes += self.slots.sizes[key]
+        self.slots.stats.wasted_copy(self.slots.sizes[key], self.transfers.settled(key))
 
     def _staged_landed(self, batch: Batch, at: int) -> None:
         key = batch.keys[0]
+        ring = self.staged[self.transfers.card_of[key]]
         if at < 0:
-            self.staged[self.transfers.card_of[key]].pop(key, None)
-            self.slots.stats.dropped(self.slots.sizes[key])
+            if ring.get(key) is batch:
+                del ring[key]
+                self.slots.stats.cancelled_copy(
+                    self.slots.sizes[key], self.transfers.settled(key), batch.begun_bytes
+                )  # fmt: skip
         elif self.slots.copy_of[key] is batch:
             self._slot_landed(batch, at)

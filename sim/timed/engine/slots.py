@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from expert_residency.policies.protocol import NEVER
 from expert_residency.sim.residency.pool import CachePool
-from expert_residency.sim.timed.channels import PREFETCH, Batch
+from expert_residency.sim.timed.channels import Batch
+from expert_residency.sim.timed.channels.copy_engine import QUEUED
 from expert_residency.sim.timed.result import PrefetchStats
 
 
@@ -22,9 +23,13 @@ class Slots:
     ----------
     cache
         Who has a slot.
+    stats
+        Accounts of prefetching.
+    settled
+        Gives the bytes that the drive was asked for ahead for a key, and closes their account.
     """
 
-    def __init__(self, cache: CachePool) -> None:
+    def __init__(self, cache: CachePool, stats: PrefetchStats, settled: Callable[[int], int]) -> None:
         self.cache = cache
         self.sizes = cache.pool.size_of
         self.ready = list(cache.resident)
@@ -33,7 +38,8 @@ class Slots:
         """1: prefetched, and no event has wanted it yet."""
         self.displaced = [0] * cache.pool.keys
         """1: left for a prefetched expert, and neither came back nor was missed since."""
-        self.stats = PrefetchStats()
+        self.stats = stats
+        self._settled = settled
         self.admitted_bytes = 0
         self.number = -1
         """Running number of the current event."""
@@ -111,13 +117,14 @@ class Slots:
     def copy_ended(self, batch: Batch, at: int) -> None:
         """A copy into a slot that nobody waited for at the start landed (or, with -1, was dropped)."""
         if at < 0:
-            self.cancelled(batch.keys[0])
+            self.cancelled(batch.keys[0], batch.begun_bytes)
         else:
             self.landed(batch.keys[at], batch, self.number)
 
-    def cancelled(self, key: int) -> None:
-        """A prefetch into `key`'s slot was dropped before it began."""
-        self.stats.dropped(self.sizes[key])
+    def cancelled(self, key: int, begun_bytes: int) -> None:
+        """A prefetch into `key`'s slot was dropped before it began, its read when so much of it had begun."""
+        if self.unused[key]:  # else an event had wanted it: it was late
+            self.stats.cancelled_copy(self.sizes[key], self._settled(key), begun_bytes)
         self._copy(key, None)
         self.unused[key] = 0
         self.cache.guard[key] = -1
@@ -140,18 +147,19 @@ class Slots:
             self.unused[key] = 0
             self.stats.wanted += 1
             if self.ready[key]:
-                self.stats.useful += 1
-                self.stats.useful_bytes += self.sizes[key]
+                self.stats.useful_copy(self.sizes[key], self._settled(key))
             else:
-                self.stats.late += 1
-                self.stats.late_bytes += self.sizes[key]
+                self.stats.late_copy(self.sizes[key], self._settled(key))
 
     def close(self) -> None:
-        """End of the run: prefetched experts that nobody wanted were wasted."""
+        """End of the run: prefetched experts that nobody wanted were wasted, or not begun."""
         for key, unused in enumerate(self.unused):
-            copy = self.copy_of[key]
-            if unused and (copy is None or copy.priority != PREFETCH):
-                self._waste(key)
+            if unused:
+                copy = self.copy_of[key]
+                if copy is not None and copy.state <= QUEUED:
+                    self.stats.cancelled_copy(self.sizes[key], self._settled(key), copy.so_far())
+                else:
+                    self._waste(key)
 
     def _copy(self, key: int, batch: Batch | None) -> None:
         self.filling += (batch is not None) - (self.copy_of[key] is not None)
@@ -166,5 +174,4 @@ class Slots:
 
     def _waste(self, key: int) -> None:
         self.unused[key] = 0
-        self.stats.wasted += 1
-        self.stats.wasted_bytes += self.sizes[key]
+        self.stats.wasted_copy(self.sizes[key], self._settled(key))

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 from expert_residency.hwmodels.profile import Disk as DiskProfile
 from expert_residency.policies.protocol import NEVER
-from expert_residency.sim.timed.channels import ADAPT, DEMAND, Batch, CopyEngine, CpuPool, Disk, SharedNet
+from expert_residency.sim.timed.channels import (
+    ADAPT,
+    DEMAND,
+    PREFETCH,
+    Batch,
+    CopyEngine,
+    CpuPool,
+    Disk,
+    SharedNet,
+)
 from expert_residency.sim.timed.host import DISK, PINNED, Host, HostPlan
 from expert_residency.sim.timed.machine import Machine
 from expert_residency.sim.timed.page_cache import PageCache
+from expert_residency.sim.timed.result import PrefetchStats
 from expert_residency.sim.timed.rules import common_ns, copy_ns, disk_part_ns, move_ns
 from expert_residency.sim.timed.timeline import Timeline
 
@@ -61,6 +72,8 @@ class Transfers:
         Whether a queued prefetch with this deadline may be dropped.
     timeline
         Receives a slice for every transfer, or None.
+    stats
+        Accounts of prefetching.
     in_order
         Copies to the card go as they were asked for.
     copy_ns
@@ -79,6 +92,7 @@ class Transfers:
         page_cache: PageCache | None,
         is_stale: Callable[[int], bool],
         timeline: Timeline | None,
+        stats: PrefetchStats,
         in_order: bool = False,
         link_reads: bool = False,
         copy_ns: int = 0,
@@ -104,6 +118,9 @@ class Transfers:
         self.host = Host(host_plan, sizes, page_cache, self.disk)
         self.link_reads = link_reads
         self.copy_ns = copy_ns
+        self.stats = stats
+        self.ahead_read = [0] * len(sizes)
+        """Bytes of the drive that a prefetched copy of each key asked for, until its account is settled."""
         self.h2d_rate = [(card.link.h2d_mb_per_s, card.link.h2d_pageable_mb_per_s) for card in machine.cards]
         self.d2h_rate = [card.link.d2h_mb_per_s for card in machine.cards]
         self.submit_ns = [card.link.submit_ns for card in machine.cards]
@@ -185,14 +202,64 @@ class Transfers:
     def submit(self, batch: Batch, source: int) -> None:
         """Queue a batch whose experts lie at `source`."""
         engine = self.h2d[self.card_of[batch.keys[0]]]
+        key = batch.keys[0]
         if source == DISK and self.link_reads:
-            batch.read_ns = self.host.read_by_link(batch.keys[0])
-            batch.solo_ns[0] += batch.read_ns
+            batch.read_ns = self.host.read_by_link(key)
+            batch.leave = partial(self.host.unread_by_link, key)
+            self._asked_ahead(batch, self.host.link_read_bytes(key))
             engine.submit(batch)
         elif source == DISK:
-            self.host.read(batch.keys[0], lambda: engine.submit(batch))
+            self._read_first(batch, engine)
         else:
             engine.submit(batch)
+
+    def _read_first(self, batch: Batch, engine: CopyEngine) -> None:
+        """Queue a batch when the drive has read its expert."""
+        key = batch.keys[0]
+
+        def ready() -> None:
+            batch.leave = batch.urge = None
+            batch.begun_bytes = asked
+            engine.submit(batch)
+
+        asked = self.read(key, ready, batch.priority)
+        batch.leave = partial(self.host.leave, key, ready, asked)
+        batch.urge = partial(self.host.urge, key)
+        self._asked_ahead(batch, asked)
+        if batch.priority == PREFETCH:
+            engine.reading.append(batch)
+
+    def _asked_ahead(self, batch: Batch, nbytes: int) -> None:
+        if batch.priority == PREFETCH and nbytes:
+            self.stats.ask_drive(nbytes)
+            self.ahead_read[batch.keys[0]] = nbytes
+
+    def read(self, key: int, on_ready: Callable[[], None], priority: int) -> int:
+        """`Host.read`; a demand or swap that joins the read of a prefetch has found it late.
+
+        Parameters
+        ----------
+        key
+            The expert.
+        on_ready
+            Called when it is there.
+        priority
+            DEMAND, ADAPT or PREFETCH.
+
+        Returns
+        -------
+        int
+            Bytes that this asks of the drive.
+        """
+        if priority != PREFETCH and not self.stats.pages and self.ahead_read[key] and self.host.is_reading(key):
+            self.stats.late_read(self.settled(key))
+        return self.host.read(key, on_ready, priority)
+
+    def settled(self, key: int) -> int:
+        """Bytes that the drive was asked for ahead for `key`; their account is closed."""
+        nbytes = self.ahead_read[key]
+        self.ahead_read[key] = 0
+        return nbytes
 
     def copy_back(self, keys: list[int], on_landed: Callable[[Batch, int], None]) -> None:
         """Copy residents of one card to the host, one after the other."""
@@ -222,7 +289,7 @@ class Transfers:
             yield self.net.wake
         waited = self.env.now - began
         read_ns = batch.read_ns
-        disk_ns = disk_part_ns(waited, batch.submitted - began, read_ns, batch.solo_ns[0] - read_ns)
+        disk_ns = disk_part_ns(waited, batch.submitted - began, read_ns, batch.solo_ns[0])
         return disk_ns, waited - disk_ns
 
     def wait_cpu(self) -> Generator[Any, Any, tuple[int, int]]:

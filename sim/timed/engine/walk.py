@@ -32,6 +32,7 @@ from expert_residency.sim.choices.prefetch_rule import Insertion
 from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.residency.pool import CachePool
 from expert_residency.sim.timed.attention import NO_DEPTH, Context, attention_ns
+from expert_residency.sim.timed.channels import CopyEngine, Disk
 from expert_residency.sim.timed.channels.cpu import Segment
 from expert_residency.sim.timed.costs import Costs
 from expert_residency.sim.timed.engine.decisions import Decisions, EventPlan, Wait
@@ -54,6 +55,7 @@ from expert_residency.sim.timed.result import (
     OVERHEAD,
     PCIE_WAIT,
     SYNC,
+    PrefetchStats,
     RunResult,
 )
 from expert_residency.sim.timed.timeline import Timeline
@@ -130,13 +132,15 @@ class SimPyEngine:
         """Its time is integer ns throughout."""
         self.costs = Costs.of(geometry, machine, preset, host_plan.cpu_sources)
         self._attention_ns = attention_ns(trace, machine, context).tolist()
-        self.slots = Slots(cache)
+        self.stats = PrefetchStats(pages=policies.insertion.rule == "pages")
+        self.slots = Slots(cache, self.stats, self._settled)
         if timeline is not None:
             self.slots.observer = lambda slots: timeline.filling(self.env.now, slots)
         card_of = [card for card in machine.layer_card for _ in range(geometry.experts)]
         self.transfers = Transfers(
             self.env, machine, list(cache.pool.size_of), card_of, host_plan, page_cache, self._is_stale, timeline,
-            in_order=preset.copy_order == "asked", link_reads=preset.reads == "link", copy_ns=preset.copy_ns,
+            self.stats, in_order=preset.copy_order == "asked", link_reads=preset.reads == "link",
+            copy_ns=preset.copy_ns,
         )  # fmt: skip
         self.pass_ns: list[int] = []
         self.pass_causes: list[list[int]] = []
@@ -168,8 +172,9 @@ class SimPyEngine:
     def result(self, manifest: dict[str, Any], start_bytes: int) -> RunResult:
         """What was found."""
         transfers, stats = self.transfers, self.slots.stats
-        stats.blocked_ns = sum(link.blocked_ns for link in transfers.h2d)
-        stats.blocking_bytes = sum(link.blocking_bytes for link in transfers.h2d)
+        held: list[CopyEngine | Disk] = [*transfers.h2d, transfers.disk]
+        stats.blocked_ns = sum(channel.blocked_ns for channel in held)
+        stats.blocking_bytes = sum(channel.blocking_bytes for channel in held)
         by_class = [sum(link.nbytes[c] for link in transfers.h2d) for c in range(3)]
         return RunResult(
             manifest=manifest,
@@ -195,6 +200,9 @@ class SimPyEngine:
             gpu_bytes=self.gpu_bytes,
             resident_end=np.asarray(self.cache.resident, dtype=np.uint8),
         )
+
+    def _settled(self, key: int) -> int:
+        return self.transfers.settled(key)
 
     def _is_stale(self, deadline: int) -> bool:
         return deadline <= self.slots.number
