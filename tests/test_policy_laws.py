@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
@@ -41,13 +42,21 @@ ADMISSION = [
 ]
 
 
-@pytest.mark.parametrize("check", EVICTION_CHECKS, ids=lambda check: check.__name__)
+def laws(checks):
+    """Each by its name; compiling every policy takes minutes."""
+    return [
+        pytest.param(check, id=check.__name__, marks=pytest.mark.slow if "compiles" in check.__name__ else ())
+        for check in checks
+    ]
+
+
+@pytest.mark.parametrize("check", laws(EVICTION_CHECKS))
 @pytest.mark.parametrize("spec", EVICTION)
 def test_eviction(spec, check):
     check(create("eviction", spec))
 
 
-@pytest.mark.parametrize("check", ADMISSION_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", laws(ADMISSION_CHECKS))
 @pytest.mark.parametrize("spec", ADMISSION)
 def test_admission(spec, check):
     check(create("admission", spec))
@@ -112,3 +121,59 @@ def test_impossible_parameters_are_refused(spec):
 def test_parameters_are_kept_as_given():
     policy = create("eviction", "wtinylfu:window_share=0.2")
     assert dataclasses.asdict(policy)["window_share"] == 0.2
+
+
+class Dictionary(Fifo):
+    """Keeps its state in a dictionary."""
+
+    name = "dictionary"
+
+    def start(self, pool, alloc, future):
+        return {"order": [], "scope_of": list(pool.scope_of)}
+
+    @staticmethod
+    def insert(state, key):
+        state["order"].append(key)
+
+    @staticmethod
+    def remove(state, key):
+        state["order"].remove(key)
+
+    @staticmethod
+    def victim(state, scope, incoming, guard, tick):
+        free = [key for key in state["order"] if state["scope_of"][key] == scope and guard[key] < tick]
+        return free[0] if free else -1
+
+
+class LeastGuarded(Fifo):
+    """Looks for its victim with a key function."""
+
+    name = "least-guarded"
+
+    @staticmethod
+    def victim(state, scope, incoming, guard, tick):
+        order = state.order
+        free = [key for key in range(len(guard)) if order.home[key] == scope and guard[key] < tick]
+        return min(free, key=lambda key: guard[key]) if free else -1
+
+
+CAPTURED = (
+    "Cannot capture the non-constant value associated with variable 'guard' in a function that may escape. "
+    "(test_policy_laws.py line N: return min(free, key=lambda key: guard[key]) if free else -1)"
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        (Dictionary(), "state is a dict: compiled states hold numbers and sequences of numbers"),
+        (LeastGuarded(), CAPTURED),
+    ],
+)
+def test_what_says_compiled_is_compiled_and_the_reason_is_said_whole(policy, reason):
+    """Both passed the suite; the kernel then said `Failed in nopython mode pipeline` three times."""
+    pytest.importorskip("numba")
+    assert policy.compiled
+    said = re.escape(reason).replace("line\\ N:", r"line\ \d+:")
+    with pytest.raises(AssertionError, match=f"^{policy.name} says compiled = True: .*{said}"):
+        check_eviction(policy)

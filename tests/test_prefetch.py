@@ -67,7 +67,13 @@ def spec(slots=4, **choices):
 # ---- the policies ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("check", PREFETCH_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(check, id=check.__name__, marks=pytest.mark.slow if "compiles" in check.__name__ else ())
+        for check in PREFETCH_CHECKS
+    ],
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_laws(name, check):
     check(create("prefetch", name))

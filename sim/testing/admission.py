@@ -13,6 +13,7 @@ from expert_residency.policies.placement.hindsight import Hindsight
 from expert_residency.policies.protocol import AdmissionPolicy, Event
 from expert_residency.sim.testing.cases import capacities, random_trace
 from expert_residency.sim.testing.compiled import ArrayPool
+from expert_residency.sim.testing.compiling import check_compiles_admission
 from expert_residency.sim.testing.shared import SEEDS, Replayed, declared, same_on
 from expert_residency.sim.testing.strict import StrictPool
 from expert_residency.sim.testing.watched import WatchedPool, replay_watched
@@ -104,6 +105,7 @@ ADMISSION_CHECKS: tuple[Callable[[AdmissionPolicy], None], ...] = (
     check_causal,
     check_runs_on_arrays,
     check_keeps_promises,
+    check_compiles_admission,
 )
 
 

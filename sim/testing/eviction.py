@@ -16,6 +16,7 @@ from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.testing.cases import capacities, random_trace
 from expert_residency.sim.testing.compiled import ArrayPool
+from expert_residency.sim.testing.compiling import check_compiles_eviction
 from expert_residency.sim.testing.shared import SEEDS, Replayed, declared, same_on
 from expert_residency.sim.testing.strict import StrictPool
 from expert_residency.sim.testing.watched import WatchedPool, replay_watched, visited_pool
@@ -131,6 +132,7 @@ EVICTION_CHECKS: tuple[Callable[[EvictionPolicy], None], ...] = (
     check_refuses_to_guess,
     check_runs_on_arrays,
     check_keeps_promises,
+    check_compiles_eviction,
 )
 
 

@@ -15,6 +15,7 @@ from expert_residency.sim.residency.future import make_future
 from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.testing.cases import random_trace
 from expert_residency.sim.testing.compiled import Arrays, as_arrays, jit
+from expert_residency.sim.testing.compiling import check_compiles_prefetch
 from expert_residency.sim.testing.shared import declared
 from expert_residency.sim.testing.strict import StrictLists, strict
 from expert_residency.traces import RoutingTrace
@@ -155,6 +156,7 @@ PREFETCH_CHECKS: tuple[Callable[[PrefetchPolicy], None], ...] = (
     check_causal,
     check_runs_on_arrays,
     check_keeps_promises,
+    check_compiles_prefetch,
 )
 
 

@@ -14,6 +14,7 @@ import dis
 import functools
 import hashlib
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -165,8 +166,24 @@ def compile_loop(
             njit: Any = numba.njit
             return njit(signature, nogil=True, no_cfunc_wrapper=True, cache=kept)(copied)
     except NumbaError as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise CompileError(f"{label.split('|')[0]} cannot be compiled: {' '.join(lines[:3])}") from error
+        raise CompileError(f"{label.split('|')[0]} cannot be compiled: {said(str(error))}") from error
+
+
+def said(text: str) -> str:
+    """What the compiler says, in one line: the reason whole, and the place and source line that it is about."""
+    lines = [line.rstrip() for line in text.splitlines()]
+    reason: list[str] = []
+    place = source = ""
+    for i, line in enumerate(lines):
+        found = re.match(r'File "(.*)", line (\d+):', line)
+        if found and not place:
+            place = f"{Path(found[1]).name} line {found[2]}"
+            mark = next((j for j in range(i, len(lines)) if lines[j].strip() == "^"), None)
+            source = lines[mark - 1].strip() if mark is not None else ""
+        if not place and line and not line.startswith(("Failed in", "During:", "- ")):
+            reason.append(line.strip())
+    where = ": ".join(part for part in (place, source) if part)
+    return " ".join(reason or [lines[0]]) + (f" ({where})" if where else "")
 
 
 class _Callback:
