@@ -14,6 +14,7 @@ from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.runs.simulate import simulate
+from expert_residency.sim.studies.score import ScoredRun
 from expert_residency.sim.timed.host import PAGE_CACHE, PAGEABLE, PINNED, parse_host, plan_host
 from expert_residency.sim.timed.page_cache import PageCache
 from expert_residency.sim.timed.result import CAUSES
@@ -110,6 +111,32 @@ def test_the_second_run_of_a_mapped_file_reads_nothing():
     assert cold.pass_ns[0] - again.pass_ns[0] > steady / len(cold.pass_ns)
     with pytest.raises(SimError, match="variants"):
         simulate(trace, replace(spec, start="carry"))
+
+
+def test_what_a_run_begins_with_is_in_its_manifest():
+    """Two runs that carried other states had equal manifests, and results 4.6 times apart."""
+    trace = random_trace(5)
+    first = trace.select_passes(np.arange(trace.n_passes) < 1)
+    spec = RunSpec(("rtx-5060ti",), Capacity(slots_per_layer=0), host="mmap", start="cold", miss="cpu")
+    carry = replace(spec, start="carry")
+    whole, part = PageCache(0, 4096), PageCache(0, 4096)
+    simulate(trace, spec, page_cache=whole)
+    simulate(first, spec, page_cache=part)
+    after = [simulate(trace, carry, page_cache=cache) for cache in (whole, part)]
+    assert after[0].total_ns < after[1].total_ns
+    starts = [result.manifest["start"] for result in after]
+    assert starts[0]["resident_sha256"] == starts[1]["resident_sha256"]
+    assert starts[0]["pages_sha256"] != starts[1]["pages_sha256"]
+    assert ScoredRun.of(after[0]).case != ScoredRun.of(after[1]).case
+    again = PageCache(0, 4096)
+    simulate(trace, spec, page_cache=again)
+    assert simulate(trace, carry, page_cache=again).manifest == after[0].manifest
+    kernel = [simulate(trace, spec, simulator=name).manifest["start"] for name in ("reference", "kernel")]
+    assert kernel[0] == kernel[1]
+    arena = replace(spec, host="arena", start="warm", capacity=Capacity(slots_per_layer=2))
+    placed = [simulate(trace, replace(arena, placement=name)).manifest["start"] for name in ("none", "hindsight")]
+    assert placed[0]["pages_sha256"] is None
+    assert placed[0]["resident_sha256"] != placed[1]["resident_sha256"]
 
 
 def test_page_locked_bytes_leave_less_page_cache_to_the_next_run():

@@ -57,6 +57,8 @@ class Prepared:
     page_cache: PageCache | None
     placed: list[int]
     context: Context
+    start: dict[str, str | None]
+    """Hashes of who is resident, and what lies in the page cache, when the clock starts."""
     recorder: Recorder | None = None
     """What the policies' states were made by, for the compiled kernel; None for the reference engine."""
 
@@ -104,8 +106,18 @@ def prepare(
     host_plan = plan_host(trace.geometry, machine.host, spec.host, on_card=placed, ranked=ranked)
     cached = _page_cache(spec, machine.host, trace.geometry, host_plan, page_cache)
     return Prepared(
-        machine.cards, preset, machine, cache, chosen, miss, host_plan, cached, placed, context, recorder
-    )
+        machine.cards, preset, machine, cache, chosen, miss, host_plan, cached, placed, context,
+        start_hashes(placed, cached), recorder,
+    )  # fmt: skip
+
+
+def start_hashes(placed: Sequence[int], pages: PageCache | None) -> dict[str, str | None]:
+    """What a run begins with, for its manifest: runs that carry state from one another are told apart by it."""
+    lists = None if pages is None else [pages.capacity, [*pages.inactive], [*pages.active]]
+    return {
+        "resident_sha256": hash_of([int(key) for key in placed]),
+        "pages_sha256": None if lists is None else hash_of(lists),
+    }
 
 
 def _machine(geometry: ModelGeometry, spec: RunSpec, profiles: tuple[HardwareProfile, ...]) -> Machine:
@@ -228,9 +240,8 @@ def simulate(
         ready = prepared("reference")
         engine = _ran(trace, spec, ready, timeline, progress)
     sizes, host_plan = ready.cache.pool.size_of, ready.host_plan
-    result = engine.result(
-        manifest(trace, spec, ready.profiles, ready.preset), sum(sizes[key] for key in ready.placed)
-    )
+    made = manifest(trace, spec, ready.profiles, ready.preset) | {"start": ready.start}
+    result = engine.result(made, sum(sizes[key] for key in ready.placed))
     result.simulator = "reference" if ready.recorder is None else "kernel"
     result.load_ns = ns_for_bytes(host_plan.load_bytes, ready.machine.host.disk.seq_mb_per_s)
     result.caveats = texts(

@@ -270,6 +270,8 @@ def _case(manifest: Mapping[str, Any]) -> str:
     """What must be equal for two runs to be compared."""
     choices = {name: value for name, value in manifest["spec"].items() if name not in POLICIES}
     kept = {name: manifest[name] for name in ("model", "trace_sha256", "hardware_sha256", "engine_sha256")}
+    if manifest["spec"].get("start") == "carry":  # otherwise the choices say what the page cache holds
+        kept["pages_sha256"] = (manifest.get("start") or {}).get("pages_sha256")
     return json.dumps(kept | choices, sort_keys=True)
 
 

@@ -137,19 +137,21 @@ def make_cell(number: int, choices: Choices, sweep: SweepFile, folders: dict[str
 
 def _check(view: View, spec: RunSpec) -> tuple[str, str | None]:
     """Id of the cell, and why it does not fit if it does not; raises what `simulate` would raise for the rest."""
-    misfit = None
+    misfit, start = None, None
     trace = open_view(view) if spec.host.partition(":")[0] in BESIDE_CARDS else _first_pass(view)
     try:
         ready = prepare(trace, spec)
         prefetch, pool = ready.policies.prefetch, ready.cache.pool
         future = ready.policies.future if prefetch.needs_future else None
         prefetch.start(pool, LISTS, future, trace.predictions or None)
+        start = ready.start if "file=" in (spec.placement or "") else None  # what the file says now
     except MisfitError as error:
         misfit = str(error)
     made = manifest(
         open_view(view), spec, tuple(load_profile(name) for name in spec.hardware), load_engine(spec.engine)
     )
-    return hash_of(made | ({"cold": view.cold} if view.cold != "trace" else {})), misfit
+    own = ({"cold": view.cold} if view.cold != "trace" else {}) | ({"start": start} if start else {})
+    return hash_of(made | own), misfit
 
 
 @lru_cache(maxsize=4)
