@@ -41,7 +41,16 @@ def interpret(trace, spec, **machine) -> t.RunTables:
     lines = Recorder(cache.pool.keys).line_up((), SLOT.itemsize)
     run = checked(
         run_table(
-            trace, ready.machine, ready.preset, cache, chosen, ready.miss, ready.host_plan, ready.page_cache, lines
+            trace,
+            ready.machine,
+            ready.preset,
+            cache,
+            chosen,
+            ready.miss,
+            ready.host_plan,
+            ready.page_cache,
+            lines,
+            ready.context,
         )
     )
     run = run._replace(calls=run.calls._replace(evict_code=1, admit_code=2, ahead_code=3))

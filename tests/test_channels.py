@@ -314,3 +314,36 @@ def test_disk_lanes_share_the_drive():
     pair = 10 + -(-100 * 4 // 3)  # the latency is paid once, and is not stretched
     assert ends == [(0, pair), (1, pair), (2, pair + 110)]
     assert (disk.nbytes, disk.reads, disk.active) == (300, 3, 0)
+
+
+def test_a_demand_passes_queued_prefetches_on_the_drive():
+    """One lane, slices of 100: a demand waits for the slice of a prefetch in service, not for five slices."""
+    env, shared = net(1000)
+    ends = []
+    disk = Disk(shared, 0, lanes=1, latency_ns=0, lane_mb_per_s=1000)
+    done = lambda read: ends.append((read.key, env.now))  # noqa: E731
+    ahead = [Read(key, 100, done, slices=2, priority=PREFETCH) for key in range(2)]
+    swap, wanted = Read(8, 100, done, priority=ADAPT), Read(9, 100, done)
+    for read in (*ahead, swap):
+        disk.submit(read)
+    at(env, 50, lambda: disk.submit(wanted))
+    env.run()
+    assert ends == [(0, 100), (9, 200), (8, 300), (0, 400), (1, 500), (1, 600)]
+    assert (disk.blocked_ns, disk.blocking_bytes) == (50, 100)
+
+
+def test_reads_are_promoted_and_withdrawn():
+    env, shared = net(1000)
+    ends = []
+    disk = Disk(shared, 0, lanes=1, latency_ns=0, lane_mb_per_s=1000)
+    done = lambda read: ends.append((read.key, env.now))  # noqa: E731
+    begun, given_up, wanted = (Read(key, 100, done, slices=3, priority=PREFETCH) for key in range(3))
+    for read in (begun, given_up, wanted):
+        disk.submit(read)
+    disk.promote(wanted, DEMAND)
+    assert disk.withdraw(given_up) == 3
+    at(env, 150, lambda: disk.promote(begun, ADAPT))
+    env.run()
+    assert ends == [(0, 100), (2, 200), (2, 300), (2, 400), (0, 500), (0, 600)]
+    assert disk.blocked_ns == 100  # from the promotion on, behind one slice
+    assert (disk.active, disk._ahead, disk.reads) == (0, 0, 6)

@@ -455,3 +455,23 @@ def test_a_miss_that_the_cpu_serves_from_flash_is_read_once():
     misses = int(result.served_distinct[:, TIERS.index("disk")].sum())
     assert result.link_bytes["h2d_adapt"] > 0
     assert result.link_bytes["disk"] == misses * 3 * page  # three slices of less than a page each
+
+
+@pytest.mark.parametrize("machine", ["rtx-5070-7600", "rtx-5060ti-5700x3d", "rtx-3090"])
+def test_a_token_goes_to_the_cpu_and_a_long_prompt_over_the_link(machine):
+    """The CPU came out faster than streaming the experts at every prompt size, at 11 TFLOP/s."""
+    whole = load_model("qwen3-30b-a3b")
+    part = {name: getattr(whole, name)[:2] for name in ("layer_ids", "expert_bytes", "dense_bytes")}
+    model = replace(whole, **part, session=None, name="two layers")
+    rng = np.random.default_rng(1)
+
+    def prompt_ns(rows, miss):
+        builder = TraceBuilder(model)
+        builder.begin_pass(Phase.PREFILL)
+        for layer in range(2):
+            for _ in range(rows):
+                builder.row(layer, rng.permutation(model.experts)[: model.top_k].tolist())
+        return simulate(builder.build(), RunSpec(machine, Capacity(slots_per_layer=0), miss=miss)).total_ns
+
+    assert prompt_ns(1, "cpu") < prompt_ns(1, "stream")
+    assert prompt_ns(2048, "cpu") > prompt_ns(2048, "stream")

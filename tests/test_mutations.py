@@ -16,13 +16,21 @@
 | S3-FIFO: nobody is promoted; ARC: p is never adapted, nothing is remembered | counts of libCacheSim |
 | adaptive tier: pairs are not looked for | admission by hand |
 | a policy peeks; keeps its state; guesses; answers nonsense | conformance suite |
+| layers without experts cost nothing; a hand-off takes the faster link | plain arithmetic of a pass |
+| speed counts prefill tokens | plain arithmetic of a pass |
+| page cache does not round up; an oracle looks too far | plain arithmetic |
+| a split takes the arena's rate for a budget | plain arithmetic |
+| a full server does not leave the rest to others; what is paid once is stretched | flows by hand |
+| the drive is one queue; what a cancelled copy had read is left out | a drive by hand, accounts of a run |
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
+import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -31,11 +39,15 @@ from expert_residency.policies.admission import strata_adaptive
 from expert_residency.policies.admission.always import Always
 from expert_residency.policies.eviction import arc, belady, clock, lfru, lfu, lru, lruk, s3fifo, sieve
 from expert_residency.policies.eviction import min as minimum
+from expert_residency.policies.prefetch.oracle import Oracle
 from expert_residency.policies.protocol import EvictionPolicy
 from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.residency.future import make_future
 from expert_residency.sim.residency.pool import CachePool
 from expert_residency.sim.runs.replay import replay
+from expert_residency.sim.runs.simulate import simulate
+from expert_residency.sim.split.cost import LayerTimes
 from expert_residency.sim.testing import best_hits, check_admission, check_eviction, replay_watched
 from expert_residency.sim.testing.cases import random_trace
 from expert_residency.sim.testing.eviction import (
@@ -45,7 +57,19 @@ from expert_residency.sim.testing.eviction import (
     check_same_twice,
 )
 from expert_residency.sim.testing.watched import WatchedPool, visited_pool
-from tests import test_admission, test_libcachesim_counts
+from expert_residency.sim.timed import rules
+from expert_residency.sim.timed.channels import Disk, shared
+from expert_residency.sim.timed.costs import Costs
+from expert_residency.sim.timed.page_cache import PageCache
+from expert_residency.sim.timed.result import PrefetchStats, RunResult
+from tests import (
+    test_admission,
+    test_channels,
+    test_libcachesim_counts,
+    test_plain_model,
+    test_prefetch,
+    test_timed_kernel,
+)
 from tests.naive import NaiveInCacheLfu, NaiveLfru, NaiveLfu
 from tests.test_conformance import NINE, hits, one_layer, test_nine_events
 
@@ -166,6 +190,41 @@ def always_admitting_min(state, scope, incoming, guard, tick):
     return heaps.heap_first_free(state.order, scope, guard, tick)
 
 
+def plain() -> None:
+    """Drawn runs beside plain arithmetic, by the reference engine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(test_plain_model, "SIMULATORS", ["reference"])
+        test_plain_model.for_plain(60)
+
+
+def accounts() -> None:
+    """Issued = useful + late + wasted + cancelled on a run whose prefetches are mostly wrong."""
+    trace = test_prefetch.new_experts(passes=12)
+    spec = RunSpec("rtx-5070-7600", Capacity(slots_per_layer=50), miss="fetch", host="flash")
+    noisy = replace(spec, prefetch="noisy-oracle:recall=1,precision=0.2,window=1")
+    test_timed_kernel.check_accounts(simulate(trace, noisy, simulator="reference"))
+
+
+costs_of = Costs.of
+net_start = shared.SharedNet.start
+
+
+def faster_handoff(self, card, rows):
+    nbytes, p2p = rows * self.row_bytes, self.machine.p2p
+    links = [self.machine.cards[number].link for number in (card - 1, card)]
+    figures = [(x.p2p_ns, x.p2p_mb_per_s) if p2p else (x.handoff_ns, x.handoff_mb_per_s) for x in links]
+    return min(rules.handoff_ns(nbytes, fixed_ns, rate) for fixed_ns, rate in figures)
+
+
+def changed(function, old: str, new: str):
+    """The same function with one place of its source changed."""
+    text = textwrap.dedent(inspect.getsource(function)).removeprefix("@staticmethod\n")
+    assert text.count(old) == 1, (function, old)
+    scope = dict(function.__globals__)
+    exec(text.replace(old, new), scope)
+    return scope[function.__name__]
+
+
 def counts(policy: str) -> Callable[[], None]:
     return lambda: test_libcachesim_counts.test_frozen_counts(policy)
 
@@ -220,6 +279,46 @@ MUTATIONS = {
     "adaptive: pairs are not looked for": (
         strata_adaptive, "_pair", lambda state, layer, resident: None,
         test_admission.test_swaps_pair_the_hottest_with_the_coldest,
+    ),
+    "costs: layers without experts cost nothing": (
+        Costs, "of", classmethod(lambda cls, *given: replace(costs_of(*given), first_ns=0)), plain
+    ),
+    "costs: a hand-off takes the faster link": (Costs, "handoff", faster_handoff, plain),
+    "result: speed counts prefill tokens": (
+        RunResult, "decode_tokens", property(lambda self: int(self.pass_emits.sum())), plain
+    ),
+    "page cache: experts are not rounded up to pages": (
+        PageCache, "insert",
+        changed(PageCache.insert, "-(-nbytes // self.page_bytes)", "nbytes // self.page_bytes"),
+        test_plain_model.whole_pages,
+    ),
+    "oracle: looks one event too far": (
+        Oracle, "propose", staticmethod(changed(Oracle.propose, "event.number + state.window,",
+                                                "event.number + state.window + 1,")),
+        test_plain_model.oracle_sees_its_window,
+    ),
+    "split: the arena's rate for a budget": (
+        LayerTimes, "__init__",
+        changed(LayerTimes.__init__, "host.complement_mb_per_s if mode", "host.arena_mb_per_s if mode"),
+        test_plain_model.budget_takes_its_own_rate,
+    ),
+    "net: a flow held back elsewhere claims its whole rate": (
+        shared, "given_rate", lambda mb_per_s, num, den: mb_per_s,
+        test_channels.test_a_flow_that_is_held_back_elsewhere_leaves_the_rest_of_a_server_to_others,
+    ),
+    "net: what is paid once asks for the whole rate": (
+        shared.SharedNet, "start",
+        lambda self, solo, rate, servers, done, fixed=0: net_start(self, solo + fixed, rate, servers, done),
+        test_channels.test_what_is_paid_once_is_not_stretched_and_asks_nothing,
+    ),
+    "drive: one queue for all": (
+        Disk, "submit", changed(Disk.submit, "self.queues[read.priority]", "self.queues[0]"),
+        test_channels.test_a_demand_passes_queued_prefetches_on_the_drive,
+    ),
+    "accounts: what a cancelled copy had read is left out": (
+        PrefetchStats, "cancelled_copy",
+        lambda self, nbytes, read_bytes, begun_bytes: vars(self).update(cancelled=self.cancelled + 1),
+        accounts,
     ),
     "pool: periodic policy sees nobody resident": (
         CachePool, "adapt",
