@@ -20,7 +20,16 @@ from expert_residency.sim.runs.replay import replay
 from expert_residency.sim.runs.requests import hits_by_request, times_by_request
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.sweep import sweep
-from expert_residency.traces import RoutingTrace, load_model, read_trace, write_parquet
+from expert_residency.traces import (
+    ModelGeometry,
+    Phase,
+    RoutingTrace,
+    TraceBuilder,
+    describe,
+    load_model,
+    read_trace,
+    write_parquet,
+)
 from expert_residency.traces.synthetic import generate, load_style
 
 MODEL = load_model("granite-3.0-1b-a400m")
@@ -145,3 +154,33 @@ def test_a_profile_of_activations_is_ranked_by_how_often_they_come(tmp_path: Pat
     assert placed.start_bytes == 2 * MODEL.expert_bytes[0] + MODEL.expert_bytes[1]
     ranked = create("placement", f"profile:file={path}")
     assert ranked.rank(make_pool(MODEL, spec.capacity), None) == [MODEL.experts + 2, 5, 3]
+
+
+@pytest.mark.parametrize(("layers", "k"), [(2, 4), (3, 2), (5, 8)])
+def test_below_its_floor_a_global_lru_hits_nothing_and_at_it_something(layers: int, k: int) -> None:
+    """A cache below one token's experts was said to hit exactly 0 %; 7 of 8 slots hit half of an event."""
+    sizes = tuple(1000 + 7 * layer for layer in range(layers))
+    model = ModelGeometry(
+        name="t", layer_ids=tuple(range(layers)), experts=3 * k, top_k=k, expert_bytes=sizes, dense_bytes=sizes
+    )
+    builder = TraceBuilder(model)
+    for _ in range(12):  # the same routing for ever: nothing is ever reused sooner
+        builder.begin_pass(Phase.DECODE)
+        for layer in range(layers):
+            builder.row(layer, list(range(k)))
+    trace = builder.build()
+    floor = model.lru_floor_bytes()
+    assert floor <= model.token_cycle_bytes
+    one, two = (replay(trace, "lru", f"{n}B").phases["all"] for n in (floor - 1, floor))
+    assert (one.distinct_hits, two.distinct_hits > 0) == (0, True)
+    if layers == 2 and k == 4:
+        seven = replay(trace, "lru", f"{model.token_cycle_bytes - 1000}B").phases["all"]
+        assert seven.distinct_hits >= seven.distinct * 0.4
+    assert describe(trace)["lru_floor_bytes"] == floor
+
+
+def test_sizes_of_a_warning_can_be_told_apart(trace: RoutingTrace) -> None:
+    room = MODEL.token_cycle_bytes - 1
+    (text,) = [w for w in replay(trace, "lru", f"{room}B").warnings if "below one token" in w]
+    left, right = text.removeprefix("capacity ").split(" is below one token's experts (")
+    assert left != right.partition(")")[0]

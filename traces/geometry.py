@@ -148,8 +148,18 @@ class ModelGeometry:
 
     @property
     def token_cycle_bytes(self) -> int:
-        """Bytes that one token touches over all layers: a global LRU smaller than this hits exactly 0 %."""
+        """Bytes that one token touches over all layers."""
         return self.top_k * sum(self.expert_bytes)
+
+    def lru_floor_bytes(self, top_k: int | None = None) -> int:
+        """Below so many bytes a global LRU that starts empty and admits always hits exactly 0 %.
+
+        Between two uses of an expert at least `top_k` experts of every other layer are used. The one of its own
+        event that was used last needs room beside them only for itself, since an event is looked up before any of
+        it leaves: so the floor is a token cycle less `top_k - 1` of the largest experts.
+        """
+        k = self.top_k if top_k is None else top_k
+        return k * sum(self.expert_bytes) - (k - 1) * max(self.expert_bytes)
 
     @property
     def gap(self) -> str:

@@ -62,6 +62,7 @@ def describe(trace: RoutingTrace) -> dict[str, Any]:
         "prediction_depths": sorted(trace.predictions),
         "token_cycle_bytes": g.token_cycle_bytes,
         "token_cycle_mib": g.token_cycle_bytes / 2**20,
+        "lru_floor_bytes": g.lru_floor_bytes(int(k.min())),
         "all_expert_bytes": g.all_expert_bytes,
         "all_expert_gb": g.all_expert_bytes / 1e9,
         "all_expert_gib": g.all_expert_bytes / 2**30,

@@ -62,7 +62,8 @@ def _summary(found: dict[str, Any]) -> Any:
         ("requests, passes", f"{found['requests']:,} request(s): {passes}"),
         ("rows, routed, look-ups", f"{found['rows']:,}, {found['routed']:,}, {found['lookups']:,} distinct"),
         ("all experts", format_bytes(found["all_expert_bytes"])),
-        ("token cycle", f"{format_bytes(found['token_cycle_bytes'])}: a smaller global LRU hits exactly 0 %"),
+        ("token cycle", format_bytes(found["token_cycle_bytes"])),
+        ("global LRU", f"below {format_bytes(found['lru_floor_bytes'])} it hits exactly 0 %"),
         ("dense part of a pass", format_bytes(found["dense_pass_bytes"])),
         (
             "working set",

@@ -244,6 +244,12 @@ def count(
     )
 
 
+def apart(nbytes: int, other: int) -> str:
+    """Bytes in MiB, with as many digits as it takes to be told from another number."""
+    digits = next((d for d in range(7) if f"{nbytes / 2**20:.{d}f}" != f"{other / 2**20:.{d}f}"), 7)
+    return f"{nbytes / 2**20:.{digits}f} MiB" if digits < 7 else f"{nbytes} bytes"
+
+
 def _warnings(geometry: ModelGeometry, result: ReplayResult) -> list[str]:
     """What a reader must know before believing the numbers."""
     found = []
@@ -253,8 +259,8 @@ def _warnings(geometry: ModelGeometry, result: ReplayResult) -> list[str]:
     if result.scope == "global" and result.capacity_bytes < cycle:
         plain = (result.policy, result.admission) == ("lru", "always") and not result.hits.any()
         found.append(
-            f"capacity {result.capacity_bytes / 2**20:.0f} MiB is below one token's experts "
-            f"({cycle / 2**20:.0f} MiB){': a global LRU then hits exactly 0 %' if plain else ''}"
+            f"capacity {apart(result.capacity_bytes, cycle)} is below one token's experts "
+            f"({apart(cycle, result.capacity_bytes)}){': a global LRU then hits exactly 0 %' if plain else ''}"
         )
     if result.waves:
         found.append(f"{result.waves} extra waves: some events want more than their scope holds")
