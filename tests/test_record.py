@@ -33,7 +33,10 @@ FAMILIES = {
     "Olmoe": {"intermediate_size": WIDTH, "num_experts": EXPERTS},
     "Qwen3Moe": {"intermediate_size": 48, "moe_intermediate_size": WIDTH, "num_experts": EXPERTS, "head_dim": 16},
     "GraniteMoe": {"intermediate_size": WIDTH, "num_local_experts": EXPERTS},
+    # its routers also take a bias, so that a look-ahead by the hidden state alone was a TypeError
+    "MiniMaxM2": {"intermediate_size": WIDTH, "num_local_experts": EXPERTS, "head_dim": 16},
 }
+FAMILIES = {name: own for name, own in FAMILIES.items() if hasattr(transformers, f"{name}Config")}
 
 
 def make(family: str, **changes: Any) -> Any:

@@ -7,11 +7,13 @@ tokens are sampled one at a time with the KV cache. The last sampled token is ne
 A *look-ahead prediction* is made as an engine would make it: at layer l the router of layer l + d is applied
 to the input of layer l's router, long before layer l + d has its own. It is stored at the event it predicts.
 
-Needs the extra `record` (torch, transformers). Tried on Mixtral, OLMoE, Qwen3-MoE and granite-moe.
+Needs the extra `record` (torch, transformers). Tried on Mixtral, OLMoE, Qwen3-MoE, granite-moe, gpt-oss,
+DeepSeek-V3, MiniMax-M2, LFM2-MoE and HunYuan-V3.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -254,12 +256,14 @@ def record(
     generator = torch.Generator().manual_seed(seed)
     passes: list[tuple[int, int, int]] = []
     position = 0
+    # transformers renamed the argument in 5.x
+    cache_name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
     def forward(tokens: Sequence[int], request: int, phase: Phase, emits: int, cache: Any) -> Any:
         nonlocal position
         passes.append((request, int(phase), emits))
         ids = torch.tensor([list(tokens)], device=model.device)
-        output = model(input_ids=ids, past_key_values=cache, use_cache=True)
+        output = model(input_ids=ids, use_cache=True, **{cache_name: cache})
         position += len(tokens)
         return output
 
