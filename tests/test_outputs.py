@@ -25,15 +25,20 @@ from tests.test_engine import random_trace
 
 RUN = "--hardware tesla-p40 --slots-per-layer 2"
 SPLIT = "split --model qwen3.8-flash-next --quant UD-Q4_K_XL --gpu tesla-p40+rtx-3090 --host arena --simulate 0"
+FIT = "fit runs.csv --trace bundled:tinymoe-code --hardware rtx-5070 --engine generic --passes 12"
 COMMANDS = {
-    "calibrate --out": "calibrate --cardless --trace tiny.parquet --out {}.toml",
+    "calibrate --out": "calibrate --like tesla-p40 --trace tiny.parquet --out {}.toml",
     "curve --json": "curve tiny.parquet --points 2 --eviction lru --json {}",
     "curve --plot": "curve tiny.parquet --points 2 --eviction lru --plot {}.png",
     "demo --json": "demo --json {}",
     "drafts --json": f"drafts tiny.parquet {RUN} --json {{}}",
+    "fit --json": f"{FIT} --json {{}}",
+    "fit --out": f"{FIT} --out {{}}.toml",
     "import OUT": "import tiny.parquet {}.parquet",
     "inspect --json": "inspect tiny.parquet --json {}",
     "list --json": "list policies --json {}",
+    "machine --json": "machine tesla-p40 --json {}",
+    "machine --out": "machine tesla-p40 --out {}.toml",
     "model --json": "model granite-3.0-1b-a400m --json {}",
     "model --out": "model granite-3.0-1b-a400m --out {}.toml",
     "placement --out": "placement tiny.parquet --slots 4 --out {}",
@@ -52,7 +57,10 @@ COMMANDS = {
     "vram --json": "vram --model qwen3.8-flash-next --hardware rtx-5070 --json {}",
     "window --json": "window tiny.parquet --json {}",
 }
-SLOW = ("demo --json", "validate --json", "validate --plot", "predictor --json", "predictor --plot")
+SLOW = (
+    "demo --json", "fit --json", "fit --out", "validate --json", "validate --plot", "predictor --json",
+    "predictor --plot",
+)  # fmt: skip
 NEEDS = {"report --out": "altair", "curve --plot": "matplotlib", "predictor --plot": "matplotlib",
          "split --plot": "matplotlib", "validate --plot": "matplotlib", "record --out": "transformers",
          "calibrate --out": "numba"}  # fmt: skip
@@ -95,6 +103,8 @@ def prepare(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "report --out":
         choices = ["--hardware", "tesla-p40", "--capacity", "40%", "--eviction", "lru", "--prefetch", "none"]
         finished("sweep", "--trace", "tiny.parquet", *choices, "--workers", "1", "--out", "results")
+    elif name.startswith("fit "):
+        Path("runs.csv").write_text("capacity,miss,tokens_per_s\n0B,cpu,300\n25%,fetch,420\n60%,fetch,600\n")
     elif name == "score --json":
         finished("run", "--trace", "tiny.parquet", *RUN.split(), "--json", "result.json")
     elif name == "calibrate --out":

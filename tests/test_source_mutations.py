@@ -145,8 +145,8 @@ EDITS: dict[str, tuple[Any, str, Any, str, str, Callable[[], None]]] = {
         report, "report_rows", report.report_rows, '.cumsum().where(~rows["oracle"])', ".cumsum()", check_report
     ),
     "cells: an id without the start": (
-        cells, "_check", cells._check, "return hash_of(made), misfit",
-'return hash_of(made | {"spec": made["spec"] | {"start": "warm"}}), misfit', check_ids,
+        cells, "_check", cells._check, "hash_of(made",
+        'hash_of(made | {"spec": made["spec"] | {"start": "warm"}}', check_ids,
     ),
     "journal: nothing is synced": (
         journal.Journal, "append", journal.Journal.append, "os.fsync(self._file)", "pass", check_journal

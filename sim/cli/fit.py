@@ -15,6 +15,7 @@ from expert_residency.sim.cli.common import (
     JsonOpt,
     caution,
     number,
+    say,
     show,
     table,
     warn,
@@ -83,7 +84,7 @@ def fit(
     quiet = str(json) == "-"
     found = fit_runs(
         measured, hardware, engine, trace_of, noise=noise / 100,
-        progress=None if quiet else lambda step: typer.echo(f"{step} ...", err=True),
+        progress=None if quiet else lambda step: say(f"{step} ...", err=True),
     )  # fmt: skip
     said = texts(caveats(trace_of(measured[0].model), hardware=found.profiles, context_counted=True))
     if json is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.common import JsonOpt, show, table, writable, write_json
+from expert_residency.sim.cli.common import JsonOpt, say, show, table, writable, write_json
 
 if TYPE_CHECKING:
     from expert_residency.hwmodels.profile import HardwareProfile
@@ -47,9 +47,9 @@ def machine(
     for row in rows:
         shown.add_row(row["field"], f"{row['value']:,g}", row["kind"], row["source"])
     show(shown)
-    typer.echo(said(profile))
+    say(said(profile))
     if out is not None:
-        typer.echo(f"wrote {out}")
+        say(f"wrote {out}")
 
 
 def said(profile: HardwareProfile) -> str:
