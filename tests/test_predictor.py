@@ -111,7 +111,7 @@ def test_command_writes_table_json_and_plot(trace, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [(["--recalls", "x"], "numbers separated by commas"), (["--recalls", "2"], "expected 0 to 1"),
-     (["--insertion", "stage"], "unknown insertion rule"), (["--windows", "0"], "at least 1")],
+     (["--insertion", "stage"], "unknown insertion rule"), (["--windows", "0"], "expected 1 to")],
 )  # fmt: skip
 def test_command_refuses_bad_choices_in_one_sentence(trace, tmp_path, capsys, options, message):
     source = tmp_path / "t.parquet"

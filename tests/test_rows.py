@@ -218,5 +218,7 @@ def test_every_choice_is_in_the_id_of_a_cell() -> None:
 def test_a_manifest_is_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     trace, spec, run = simulated("one card, prefetch into a ring")
     profiles = tuple(map(load_profile, spec.hardware))
-    assert run.manifest == manifest(trace, spec, profiles, load_engine(spec.engine))
+    made = manifest(trace, spec, profiles, load_engine(spec.engine))
+    assert run.manifest == made | {"start": run.manifest["start"]}
+    assert set(run.manifest["start"]) == {"resident_sha256", "pages_sha256"}
     assert isinstance(pd.DataFrame([row(trace, spec, run)]), pd.DataFrame)
