@@ -22,6 +22,8 @@ PASSES: dict[bool, dict[State, int]] = {False: {"warm": 160, "cold": 160}, True:
 CARD_ROUND_S, CARDLESS_BYTES_PER_S, COLD_BYTES_PER_S = 30.0, 2.5e9, 0.4e9
 """For the forecast of the time only: a round of measurements with a card, rates of a CPU and a drive."""
 CARD_EVENT_S, CARD_COPY_BYTES_PER_S = 60e-6, 15e9
+COMPILE_S, FILE_ROUNDS = 30.0, 4
+"""Kernels of the CPU pool, compiled at the first call; rounds in which a calibration reads its own file."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,8 @@ class Plan:
         events = layers * (16 + 16 + 8 + 5 + 5)  # of 0, 1, 2, 4, 8 experts: programs of the calibrator
         once = 2 * events * (self.geometry.dense_bytes[0] + 3 * expert) / CARDLESS_BYTES_PER_S
         cold = 3 * self.geometry.all_expert_bytes / 2 / COLD_BYTES_PER_S
-        return runs + (self.calibration_rounds + 1) * (once + cold)
+        own = (self.disk_bytes - self.stride_bytes * self.geometry.n_experts) / COLD_BYTES_PER_S
+        return COMPILE_S + FILE_ROUNDS * own + runs + (self.calibration_rounds + 1) * (once + cold)
 
     def _run_s(self, outcome: Outcome) -> float:
         schedule, geometry = outcome.schedule, self.geometry
