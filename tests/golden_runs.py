@@ -393,16 +393,17 @@ JSON_CASES = {
     "tune": "tune <folder>/tune.toml --out <folder>/tuned --trials 4 && score <folder>/tuned",
     "split": (
         "split --model granite-3.0-1b-a400m --quant FP16 --gpu tesla-p40 --count 1..2 --ram 32GB --session "
-        "1GiB --host arena --host mmap --simulate 0"
+        "1GiB --host arena --host mmap --simulate 0 --engine generic"
     ),
     "split-rules": (
         "split --model granite-3.0-1b-a400m --quant Q8_0 --gpu tesla-p40 --count 2 --session 1GiB --n-cpu-moe "
-        "6 --layers 10,14"
+        "6 -ts 10,15"
     ),
     "split-simulated": (
         "split --model qwen3.8-flash-next --quant UD-Q4_K_XL --gpu tesla-p40 --gpu rtx-3090 --count 2 --ram "
-        "64GB --simulate 1"
+        "64GB --simulate 1 --engine generic"
     ),
+    "split-layers": "split --model gpt-oss-20b --gpu rtx-3070 --count 1..2 --ram 64GB",
     "vram": "vram --model qwen3.8-flash-next --hardware rtx-5070",
     "predictor": (
         "predictor <folder>/small.parquet --hardware rtx-5070 --slots-per-layer 16 --passes 3 --recalls 0.5,1 "

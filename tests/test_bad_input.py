@@ -43,7 +43,7 @@ def refused(command: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 RUN = "run --trace tiny.parquet --hardware tesla-p40"
-SPLIT = "split --model qwen3.8-flash-next --quant UD-Q4_K_XL --gpu tesla-p40 --simulate 0"
+SPLIT = "split --model qwen3.8-flash-next --quant UD-Q4_K_XL --gpu tesla-p40 --simulate 0 --engine generic"
 WRITES = [
     "import tiny.parquet {}",
     "inspect tiny.parquet --json {}",
@@ -126,8 +126,8 @@ IGNORED = [
     ("sweep {sweep} --out new --passes 3", "--passes"),
     ("sweep {sweep} --out new --miss cpu", "--miss"),
     ("sweep {sweep} --out new --retry-failed", "--resume"),
-    (f"{SPLIT} --layers 24,24", "--layers goes with"),
-    (f"{SPLIT} --n-cpu-moe 4 --plot x.png", "--simulate, --plot beside --n-cpu-moe"),
+    (f"{SPLIT} -ts 24,24", "-ts with --engine generic"),
+    (f"{SPLIT} --n-cpu-moe 4 --plot x.png", "--n-cpu-moe with --engine generic"),
     ("window tiny.parquet --horizon 4", "need --slots"),
     ("window tiny.parquet --link rtx-5070", "need --slots"),
     ("score x.json --passes 3", "--trace"),

@@ -30,6 +30,7 @@ from expert_residency.sim.runs import simulate as running
 from expert_residency.sim.runs.curve import hit_curve
 from expert_residency.sim.runs.variants import load_variants, open_scenario_trace
 from expert_residency.sim.split import study as splitting
+from expert_residency.sim.split.layers import study as layering
 from expert_residency.sim.studies import drafts as drafting
 from expert_residency.sim.studies import predictor as predicting
 from expert_residency.sim.studies.tune import load_tune
@@ -73,7 +74,8 @@ class House:
         self.stored = {"tiny": str(store(self.trace, folder / "cache"))}
         for module, name in ((running, "simulate"), (predicting, "study"), (drafting, "window_costs")):
             patch.setattr(module, name, lambda trace, spec, *_, **__: self.reached(spec=self.checked(spec, trace)))
-        patch.setattr(splitting, "study", lambda question, *_: self.reached(question=question))
+        for module, name in ((splitting, "study"), (layering, "study_layers")):
+            patch.setattr(module, name, lambda question, *_: self.reached(question=question))
         patch.setattr("expert_residency.sim.sweep.sweep", lambda *_, keep, **__: self.reached(text=keep))
         patch.chdir(folder)
 

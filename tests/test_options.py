@@ -87,6 +87,8 @@ RUN: dict[str, Any] = {
     "--insertion": (AHEAD, AHEAD + " --insertion never-evict"),
     "--prefetch-bytes": (AHEAD, AHEAD + " --prefetch-bytes 1MiB"),
     "--predict-us": (AHEAD, AHEAD + " --predict-us 50"),
+    "--depth": (CARD, CARD + " --depth 4096"),
+    "--kv-type": tuple(f"{CARD} --depth 4096{d}" for d in ("", " --kv-type q4_0")),
     "--model": f"--model {MODEL}/Q8_0",
     "--format": Refused("--format nothing"),
 }
@@ -120,10 +122,9 @@ capacity = "{share}%"
 [parameters]
 share = { low = 10, high = 60, step = 10 }
 """
-SPLIT = f"--model {MODEL} --quant Q8_0 --gpu rtx-3070 --session 6500MiB --ram 16GB --host budget --simulate 0"
-FLASH = (
-    "--model qwen3.8-flash-next --quant IQ3_S --gpu rtx-3090 --simulate 0 --host mmap --trace <in>/flash.parquet"
-)
+CACHED = "--simulate 0 --engine generic"
+SPLIT = f"--model {MODEL} --quant Q8_0 --gpu rtx-3070 --session 6500MiB --ram 16GB --host budget {CACHED}"
+FLASH = f"--model qwen3.8-flash-next --quant IQ3_S --gpu rtx-3090 --host mmap --trace <in>/flash.parquet {CACHED}"
 RULES = f"--model {MODEL} --quant Q8_0 --gpu tesla-p40 --count 2 --session 1GiB"
 DRAFTED = "--model qwen3.8-flash-next --hardware rtx-3090 --context 65536"
 PLAIN = f"run --trace <in>/tiny.parquet {CARD} --simulator reference"
@@ -300,7 +301,7 @@ CASES: dict[str, dict[str, Any]] = {
         "--carve": alone(SPLIT + " --count 2", SPLIT + " --count 2 --carve"),
         "--rows": "--rows 2 --emitted 1.5",
         "--emitted": alone(*(f"{SPLIT} --rows 2 --emitted {n}" for n in (1, 2))),
-        "--engine": "--engine ncmoe",
+        "--engine": "--engine strata",
         "--miss": alone(*(f"{SPLIT} --miss {n}" for n in ("cpu", "fetch"))),
         "--p2p": alone(*(SPLIT.replace("rtx-3070", "rtx-3090") + " --count 2" + p for p in ("", " --p2p"))),
         "--store": alone(*(SPLIT + p for p in ("", " --store rtx-3090"))),
@@ -308,7 +309,8 @@ CASES: dict[str, dict[str, Any]] = {
         "--simulate": "--simulate 1",
         "--n-cpu-moe": alone(RULES + " --n-cpu-moe 2", RULES + " --n-cpu-moe 3"),
         "-ot": alone(*(RULES + rf" -ot blk\.{n}\.=CPU" for n in ("3", "[3-9]"))),
-        "--layers": alone(*(RULES + f" --n-cpu-moe 2 --layers {n}" for n in ("12,12", "6,18"))),
+        "-ts": alone(*(RULES + f" --n-cpu-moe 2 -ts {n}" for n in ("12,13", "6,19"))),
+        "-ngl": alone(*(RULES + f" --n-cpu-moe 2 -ngl {n}" for n in (25, 20))), "-sm": Refused("-sm row"),
         "--plot": alone(SPLIT + " --count 2", SPLIT + " --count 2 --plot p.svg"), "--json": "--json other.json",
     },
     "sweep": {
@@ -543,11 +545,12 @@ def test_an_option_has_an_effect_or_is_refused(command: str, option: str, inputs
     ("words", "named"),
     [
         *((f"split {RULES} --n-cpu-moe 2 {more}", more.split()[0]) for more in (
-            "--host mmap", "--miss cpu", "--store rtx-3090", "--simulate 1", "--carve", "--quant FP16",
-            "--plot p.svg",
+            "--host arena", "--miss cpu", "--store rtx-3090", "--simulate 1", "--carve", "--quant FP16",
+            "--plot p.svg", "--kv-resident 20480",
         )),
         *((f"split {SPLIT} {more}", more.split()[0]) for more in (
-            "--context 4096", "--kv fp16", "--kv-resident 20480", "--draft", "--format parquet", "--layers 12,12",
+            "--context 4096", "--kv fp16", "--kv-resident 20480", "--draft", "--format parquet", "-ts 12,13",
+            "-ngl 9", "--split-mode row",
         )),
         ("run --trace bundled:tinymoe-prose --hardware rtx-3090 --capacity 25% --format parquet", "--format"),
         ("validate --group exact --live <in>", "--live"),

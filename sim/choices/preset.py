@@ -28,6 +28,10 @@ class EnginePreset(BaseModel):
 
     Parameters
     ----------
+    places
+        What it gives a place: single `experts`, or whole `layers` and tensors that never move.
+    compared
+        Whether `residency split --engine all` has it.
     miss
         What a miss does by default: `cpu` (computed from RAM), `fetch` (copied, then computed on the card),
         `hybrid` (a share fetched, the rest on the CPU), `stream` (read over PCIe without keeping).
@@ -57,6 +61,10 @@ class EnginePreset(BaseModel):
         Whether `hybrid` fetches from page-locked memory only.
     prefill_admits
         Whether misses of a prefill pass may take slots.
+    syncs
+        Whether the router's ids go to the host in every `layer`, or only where the `cpu` computes experts.
+    cpu_layer_us
+        What a layer costs beside its bytes of which the CPU computes experts.
     plan_us, combine_us
         Host planning and joining, a layer.
     dense_launches, expert_launches
@@ -93,12 +101,15 @@ class EnginePreset(BaseModel):
     name: str
     summary: str
     source: str
+    places: Literal["experts", "layers"] = "experts"
+    compared: bool = False
     miss: Literal["cpu", "fetch", "hybrid", "stream"] = "cpu"
     fill: bool = True
     in_flight: Literal["wait", "miss"] = "wait"
     overlap: bool = True
     copy_unit: Literal["expert", "layer"] = "expert"
     copy_order: Literal["urgent", "asked"] = "urgent"
+    syncs: Literal["layer", "cpu"] = "layer"
     reads: Literal["drive", "link"] = "drive"
     pcie_share: Share | Literal["balanced"] = "balanced"
     pcie_full_gb_per_s: Rate | None = None
@@ -107,6 +118,7 @@ class EnginePreset(BaseModel):
     prefill_admits: bool = True
     adapt_waits: bool = False
     plan_us: Quantity
+    cpu_layer_us: Quantity | None = None
     combine_us: Quantity
     dense_launches: Quantity
     expert_launches: Quantity
@@ -127,6 +139,16 @@ class EnginePreset(BaseModel):
     def plan_ns(self) -> int:
         """Host planning, a layer."""
         return round(self.plan_us.value * 1000)
+
+    @property
+    def kv_type(self) -> str:
+        """Storage of a KV cell where memory is planned and the user says nothing."""
+        return self.policy.get("kv_type", "int8")
+
+    @cached_property
+    def cpu_layer_ns(self) -> int:
+        """A layer of which the CPU computes experts."""
+        return round(self.cpu_layer_us.value * 1000) if self.cpu_layer_us else 0
 
     @cached_property
     def combine_ns(self) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from expert_residency.errors import SimError
 from expert_residency.sim.choices.trace import open_trace
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import (
@@ -25,15 +25,22 @@ from expert_residency.sim.cli.common import (
     warn,
     write_json,
 )
+from expert_residency.text import check_known
 
 if TYPE_CHECKING:
-    from expert_residency.sim.split.study import Answer, SplitStudy
+    from expert_residency.hwmodels.profile import HardwareProfile
+    from expert_residency.sim.choices.preset import EnginePreset
+    from expert_residency.sim.split.study import Answer, Question, SplitStudy
     from expert_residency.traces import RoutingTrace
 
 TOKENS, SEED = 448, 1
+DEFAULT_ENGINE = "llama.cpp"
 OF_A_CONTEXT = {"context", "kv", "kv_resident", "draft"}
-PLANNED = ("host", "miss", "store", "simulate", "carve", "plot")
-"""Options of a plan, which rules have no use for."""
+RULES = ("n_cpu_moe", "override_tensor", "tensor_split", "gpu_layers")
+"""Options that say a placement of llama.cpp's, instead of asking for one."""
+OF_LAYERS = (*RULES, "split_mode")
+OF_EXPERTS = ("miss", "store", "simulate", "carve", "plot", "kv_resident")
+"""Options of engines that keep single experts on a card."""
 
 
 @app.command()
@@ -73,11 +80,16 @@ def split(
         ),
     ] = None,
     host: Annotated[
-        list[str] | None, typer.Option("--host", help="arena, mmap, resident or budget; repeat. All by default.")
+        list[str] | None,
+        typer.Option(
+            "--host", help="arena, mmap, resident or budget; repeat. All that the engine has by default."
+        ),
     ] = None,
     headroom: Annotated[str, typer.Option(help="RAM kept free of experts.")] = "10GB",
     context: Annotated[int, typer.Option(min=1, help="Tokens of context.")] = 32_768,
-    kv: Annotated[str, typer.Option("--kv", help="KV type: int8, fp16, q4_0, k8v4, q8_0.")] = "int8",
+    kv: Annotated[
+        str | None, typer.Option("--kv", help="KV type: int8, fp16, q4_0, k8v4, q8_0; the engine's by default.")
+    ] = None,
     kv_resident: Annotated[int, typer.Option(help="KV cells a layer kept on the card, 0 for all.")] = 0,
     session: Annotated[
         str | None,
@@ -87,7 +99,10 @@ def split(
     carve: Annotated[bool, typer.Option("--carve", help="Dense weights only on the card that uses them.")] = False,
     rows: Annotated[float, typer.Option(help="Rows of a verify window; 1: plain decoding.")] = 1.0,
     emitted: Annotated[float, typer.Option(help="Tokens that a window emits.")] = 1.0,
-    engine: Annotated[str, typer.Option(help="Engine preset.")] = "generic",
+    engine: Annotated[
+        str,
+        typer.Option(help="Engine preset, NAME or FILE.toml; all sets those that can be planned side by side."),
+    ] = DEFAULT_ENGINE,
     miss: Annotated[
         str | None,
         typer.Option(
@@ -116,26 +131,35 @@ def split(
         list[str] | None,
         typer.Option("-ot", "--override-tensor", help="Instead of planning: llama.cpp's REGEX=DEVICE; repeat."),
     ] = None,
-    layers: Annotated[
+    tensor_split: Annotated[
         str | None,
-        typer.Option("--layers", help="Layers of each card for these rules, as 24,24; equal by default."),
+        typer.Option(
+            "-ts",
+            "--tensor-split",
+            help="Instead of planning: shares of the cards as llama.cpp divides layers and output; by their "
+            "memory where only other rules are given.",
+        ),
     ] = None,
+    gpu_layers: Annotated[
+        int | None,
+        typer.Option("-ngl", "--n-gpu-layers", min=1, help="Instead of planning: layers on cards at all."),
+    ] = None,
+    split_mode: Annotated[
+        str, typer.Option("-sm", "--split-mode", help="How cards share the work: layer. row is not priced.")
+    ] = "layer",
     plot: Annotated[
         Path | None, typer.Option(callback=picture, help="Figure: tokens/s against layers on the first card.")
     ] = None,
     json: JsonOpt = None,
 ) -> None:
     """Place a model on 1 to 4 cards and host memory: what fits, RAM needed, tokens/s, the best split and why."""
-    from expert_residency.errors import SimError
     from expert_residency.hwmodels.registry import load_profile, with_parts
     from expert_residency.hwmodels.units import parse_size
     from expert_residency.sim.choices.preset import load_engine
     from expert_residency.sim.choices.spec import read_names
-    from expert_residency.sim.split import report
-    from expert_residency.sim.split.compare import forced, gain_sentence, speed_matters
+    from expert_residency.sim.cli.split_layers import show_engines, show_layers, show_rules
     from expert_residency.sim.split.memory import HOST_MODES
-    from expert_residency.sim.split.study import Question, sets_of_cards, study
-    from expert_residency.text import check_known
+    from expert_residency.sim.split.study import Question, sets_of_cards
     from expert_residency.traces.windows import compose_windows
 
     for mode in host or []:
@@ -143,25 +167,14 @@ def split(
     put_together = with_parts(read_names("gpu", gpu), cpu=cpu, ram=ram, link=link)
     gpu = list(put_together)
     shared = all(made is not None and made.one_memory for made in put_together.values())  # its rest is kept free
-    low, high = _count(count)
-    by_rules = n_cpu_moe is not None or bool(override_tensor)
-    if layers is not None and not by_rules:
-        raise SimError("--layers goes with --n-cpu-moe or --override-tensor; a plan finds the layers itself")
-    if by_rules and (extra := given(run, among=PLANNED)):
-        raise SimError(
-            f"{', '.join(extra)} beside --n-cpu-moe or --override-tensor: these rules place whole tensors of one "
-            "quantization, all of them in memory, computed where they lie; this belongs to a plan"
-        )
-    if by_rules and len(quant or ()) > 1:
-        raise SimError(f"--quant is given {len(quant or ())} times: rules are for one quantization")
-    if session is not None and (extra := given(run, among=OF_A_CONTEXT)):
-        raise SimError(f"{', '.join(extra)} beside --session: this says what a context takes, --session gives it")
-    if fmt is not None and trace is None:
-        raise SimError("--format says how to read a file: give it with --trace")
+    preset = None if engine == "all" else load_engine(engine)
+    by_rules = bool(given(run, among=RULES))
+    _refuse(run, preset, by_rules, quant, host)
     name, quants = _quants(model, quant)
-    cards = sets_of_cards(gpu, low, high)
+    cards = sets_of_cards(gpu, *_count(count))
     if by_rules and (len(cards) > 1 and len(gpu) == 1):
         raise SimError("rules are for one machine: give --count N, not a range")
+    layered = preset is not None and preset.places == "layers"
     question = Question(
         model=name,
         quants=quants[:1] if by_rules else quants,
@@ -171,13 +184,13 @@ def split(
         modes=tuple(m for m in HOST_MODES if not host or m in host),
         headroom_bytes=0 if shared and not given(run, among=("headroom",)) else parse_size(headroom),
         context=context,
-        kv_type=kv,
+        kv_type=kv or (preset.kv_type if preset else ""),
         kv_resident=kv_resident,
         session_bytes=None if session is None else parse_size(session),
         draft=draft,
-        carve=carve or by_rules,
+        carve=carve or layered,
         engine=engine,
-        miss="cpu" if by_rules or (miss is None and engine == "generic") else miss or load_engine(engine).miss,
+        miss=(preset and miss_of(preset, miss)) or "",
         p2p=p2p,
         store=store,
         simulate=simulate,
@@ -188,9 +201,63 @@ def split(
     }
     profiles |= {profile.name: profile for profile in list(profiles.values())}
     recorded = compose_windows(_trace(trace, fmt, name, quants[0]), rows, emitted)
-    if by_rules:
-        _rules(question, recorded, profiles, override_tensor or [], n_cpu_moe or 0, layers, json)
-        return
+    if preset is None:
+        show_engines(question, recorded, profiles, json)
+    elif by_rules:
+        show_rules(
+            question, recorded, profiles, json, overrides=override_tensor or [], n_cpu_moe=n_cpu_moe or 0,
+            shares=tensor_split, ngl=gpu_layers,
+        )  # fmt: skip
+    elif layered:
+        show_layers(question, recorded, profiles, json)
+    else:
+        _plan(question, recorded, profiles, plot, json)
+
+
+def miss_of(preset: EnginePreset, miss: str | None) -> str:
+    """Who serves a miss: as asked, or the engine's own; for none in particular the CPU."""
+    return miss or ("cpu" if preset.name == "generic" else preset.miss)
+
+
+def _refuse(
+    run: typer.Context, preset: EnginePreset | None, by_rules: bool, quant: list[str] | None,
+    host: list[str] | None,
+) -> None:  # fmt: skip
+    """What would do nothing, by name."""
+    from expert_residency.sim.split.layers.study import MODES
+
+    values = run.params
+    if values["split_mode"] != "layer":
+        check_known("split mode", values["split_mode"], ("layer", "row"))
+        raise SimError("--split-mode row: every tensor divided over all cards is not priced; layer is")
+    layered = preset is not None and preset.places == "layers"
+    if layered and (extra := given(run, among=OF_EXPERTS)):
+        raise SimError(
+            f"{', '.join(extra)} with --engine {values['engine']}: it places whole layers and tensors, which are "
+            "computed where they lie; this is for engines that keep single experts on a card (--engine strata)"
+        )
+    if not layered and (extra := given(run, among=OF_LAYERS if preset else (*OF_LAYERS, *OF_EXPERTS))):
+        of = "each engine has its own" if preset is None else "these are llama.cpp's options"
+        raise SimError(f"{', '.join(extra)} with --engine {values['engine']}: {of} (--engine llama.cpp)")
+    if layered and (other := [mode for mode in host or [] if mode not in MODES]):
+        raise SimError(f"--host {other[0]} with --engine {values['engine']}: it has {' and '.join(MODES)}")
+    if by_rules and max(len(quant or ()), len(host or ())) > 1:
+        raise SimError("rules are for one quantization and host mode: --quant and --host are given at most once")
+    if values["session"] is not None and (extra := given(run, among=OF_A_CONTEXT)):
+        raise SimError(f"{', '.join(extra)} beside --session: this says what a context takes, --session gives it")
+    if values["fmt"] is not None and values["trace"] is None:
+        raise SimError("--format says how to read a file: give it with --trace")
+
+
+def _plan(
+    question: Question, recorded: RoutingTrace, profiles: dict[str, HardwareProfile], plot: Path | None,
+    json: Path | None,
+) -> None:  # fmt: skip
+    """An engine that keeps single experts on a card."""
+    from expert_residency.sim.split import report
+    from expert_residency.sim.split.compare import forced, gain_sentence, speed_matters
+    from expert_residency.sim.split.study import study
+
     found = study(question, recorded, profiles, lambda text: say(text, err=True))
     best = found.best
     data = report.to_dict(found)
@@ -216,8 +283,6 @@ def split(
 
 def _count(text: str | None) -> tuple[int | None, int | None]:
     """(least, most) of `2` or `1..3`."""
-    from expert_residency.errors import SimError
-
     if text is None:
         return None, None
     low, _, high = text.partition("..")
@@ -297,7 +362,6 @@ def _show(found: SplitStudy, trace: RoutingTrace) -> None:
 def _show_best(found: SplitStudy, best: Answer) -> None:
     from expert_residency.sim.split import report
     from expert_residency.sim.split.compare import fill_seconds
-    from expert_residency.sim.split.rules import write_rules
 
     placement = best.placement
     assert placement is not None
@@ -325,62 +389,3 @@ def _show_best(found: SplitStudy, best: Answer) -> None:
         + (f", of a prompt chunk of {report.PREFILL_CHUNK:,} tokens {chunk}" if chunk else "")
         + f"; filling the cards takes {fill_seconds(placement, best.planner.problem.host):.1f} s at least."
     )
-    options, note = write_rules(placement, best.geometry)
-    say(f"as llama.cpp options, {note}:")
-    say("  " + " ".join(f"'{o}'" if "=" in o else o for o in options))
-    if (devices := report.devices_sentence(found, best)) is not None:
-        say(f"{devices}.")
-
-
-def _rules(
-    question: Any, trace: RoutingTrace, profiles: Any, overrides: list[str], n_cpu_moe: int, layers: str | None,
-    json: Path | None,
-) -> None:  # fmt: skip
-    from expert_residency.errors import SimError
-    from expert_residency.sim.choices.preset import load_engine
-    from expert_residency.sim.split.cards import Card, HostSide
-    from expert_residency.sim.split.curve import HitCurve
-    from expert_residency.sim.split.memory import needs_of
-    from expert_residency.sim.split.placement import Problem
-    from expert_residency.sim.split.report import in_gb
-    from expert_residency.sim.split.rules import parse_rules, report
-    from expert_residency.sim.split.study import split_caveats
-    from expert_residency.traces import load_model
-
-    geometry = load_model(question.model, question.quants[0])
-    names = question.cards[0]
-    needs = needs_of(
-        geometry, context=question.context, kv_type=question.kv_type, kv_resident=question.kv_resident,
-        session_bytes=question.session_bytes, draft=question.draft, carve=question.carve,
-    )  # fmt: skip
-    family = geometry.quant_family
-    problem = Problem(
-        needs, tuple(Card.of(profiles[name], family) for name in names),
-        HostSide.of(profiles[question.host], family, question.ram_bytes), HitCurve.measure(trace),
-        load_engine(question.engine), "cpu", "arena", question.headroom_bytes, question.p2p,
-    )  # fmt: skip
-    if layers is None:
-        edges = [geometry.n_layers * i // len(names) for i in range(len(names) + 1)]
-        each = [b - a for a, b in pairwise(edges)]
-    elif all(part.strip().isdigit() for part in layers.split(",")):
-        each = [int(part) for part in layers.split(",")]
-    else:
-        raise SimError(f"--layers {layers}: expected numbers of layers, as 24,24")
-    known = split_caveats(question, trace, profiles)
-    found = report(problem, parse_rules(overrides, n_cpu_moe, geometry.layer_ids), each)
-    if json is not None:
-        devices = [vars(device) | {"over_bytes": device.over_bytes} for device in found.devices]
-        write_json(json, vars(found) | {"devices": devices, "model": geometry.label, "caveats": known})
-        if str(json) == "-":
-            return
-    out = table(f"{geometry.label} by rules; GB", ["device", "layers", "beside experts", "experts", "of", "over"])
-    for device in found.devices:
-        out.add_row(
-            device.name, str(device.layers), in_gb(device.dense_bytes), in_gb(device.expert_bytes),
-            in_gb(device.limit_bytes), in_gb(device.over_bytes) if device.over_bytes else "",
-        )  # fmt: skip
-    show(out)
-    if found.tokens_per_s is not None and found.pass_ns is not None:
-        say(f"estimated pass {found.pass_ns / 1e6:.2f} ms, {found.tokens_per_s:.1f} tok/s")
-    caution(known)
-    warn(list(found.warnings))

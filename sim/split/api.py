@@ -7,7 +7,9 @@ from typing import Any
 
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.units import parse_size
+from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import read_names
+from expert_residency.sim.split.layers.study import LayerStudy, study_layers
 from expert_residency.sim.split.study import Question, SplitStudy, sets_of_cards, study
 from expert_residency.traces import RoutingTrace
 
@@ -19,11 +21,12 @@ def split(
     *,
     count: int | tuple[int, int] | None = None,
     quants: Sequence[str] = (),
+    engine: str = "llama.cpp",
     machine: str | None = None,
     ram: str | None = None,
     session: str | None = None,
     **choices: Any,
-) -> SplitStudy:
+) -> SplitStudy | LayerStudy:
     """Place a model on one to four cards and host memory.
 
     Parameters
@@ -35,6 +38,8 @@ def split(
     gpus, count
         Profile names, `"a+b"` or a sequence; with `count` (or a range), copies of one card or selections of
         several.
+    engine
+        Preset. Engines that place whole layers (llama.cpp) give a `LayerStudy`, the others a `SplitStudy`.
     machine, ram
         Profile whose processor, memory and drive the cards share (the first card's by default), and other RAM.
     session
@@ -44,8 +49,8 @@ def split(
 
     Returns
     -------
-    SplitStudy
-        Every placement that was planned, the best of them simulated.
+    SplitStudy or LayerStudy
+        Every placement that was planned, the best of them simulated; of a `LayerStudy` all.
 
     Raises
     ------
@@ -54,6 +59,10 @@ def split(
     """
     names = list(read_names("gpus", gpus))
     low, high = count if isinstance(count, tuple) else (count, count)
+    preset = load_engine(engine)
+    choices.setdefault("kv_type", preset.kv_type)
+    if preset.places == "experts":
+        choices.setdefault("miss", "cpu" if engine == "generic" else preset.miss)
     question = Question(
         model=model,
         quants=tuple(quants) or (None,),
@@ -61,8 +70,9 @@ def split(
         host=machine or names[0],
         ram_bytes=None if ram is None else parse_size(ram),
         session_bytes=None if session is None else parse_size(session),
+        engine=engine,
         **choices,
     )
     profiles = {name: load_profile(name) for name in {*names, question.host}}
     profiles |= {profile.name: profile for profile in list(profiles.values())}
-    return study(question, trace, profiles)
+    return (study_layers if preset.places == "layers" else study)(question, trace, profiles)

@@ -147,7 +147,8 @@ class LayerTimes:
             params = geometry.dense_bytes[layer] * geometry.expert_params / geometry.expert_bytes[layer]
             read = max(read, round(2 * params * self.curve.rows / card.flop_per_ns))
         more_rows = round((self.curve.rows - 1) * preset.row_ns)
-        return dense + read + more_rows + card.sync_ns + preset.plan_ns + preset.combine_ns
+        sync = card.sync_ns if preset.syncs == "layer" else 0
+        return dense + read + more_rows + sync + preset.plan_ns + preset.combine_ns
 
     @property
     def overhead_ns(self) -> int:
@@ -211,7 +212,9 @@ class LayerTimes:
 
         own = missed - fetched
         cpu_each = self._cpu_ns(layer)
-        cpu = np.where(own > 0, self.host.dispatch_ns + own * cpu_each, 0.0)
+        dispatch = self.host.dispatch_ns + self.preset.cpu_layer_ns
+        dispatch += card.sync_ns if self.preset.syncs == "cpu" else 0
+        cpu = np.where(own > 0, dispatch + own * cpu_each, 0.0)
         cpu = np.where((own > 0) & (share_disk > 0), np.maximum(cpu, disk + cpu_each), cpu)
         return np.maximum(gpu, cpu) if self.preset.overlap else gpu + cpu
 

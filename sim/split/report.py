@@ -12,7 +12,6 @@ from expert_residency.files import save_figure
 from expert_residency.hwmodels.units import GB
 from expert_residency.sim.split.compare import fill_seconds
 from expert_residency.sim.split.placement import Placement
-from expert_residency.sim.split.rules import write_rules
 from expert_residency.sim.split.study import Answer, SplitStudy
 
 PREFILL_CHUNK = 2_048
@@ -23,29 +22,6 @@ def label(names: Sequence[str]) -> str:
     """`2x tesla-p40 + rtx-3070`, in the order of `names`."""
     runs = [(name, len(list(run))) for name, run in groupby(names)]
     return " + ".join(f"{n}x {name}" if n > 1 else name for name, n in runs)
-
-
-def devices_sentence(found: SplitStudy, answer: Answer) -> str | None:
-    """Which cards llama.cpp must see, in which order; None where the question has no other cards than these.
-
-    Its `-ts` gives layers to the devices in their order, the first layers to the first device, so the devices
-    have to stand in the order of the stages. CUDA lists the fastest card first unless told otherwise.
-    """
-    placement, names = answer.placement, answer.ordered
-    if placement is None or (
-        len(set(names)) == 1
-        and all(set(c) == set(names) for c in found.question.cards)
-        and len(names) == max(map(len, found.question.cards))
-    ):
-        return None
-    devices = ", ".join(
-        f"CUDA{number} = {name} ({n} layer{'s' if n > 1 else ''})"
-        for number, (name, n) in enumerate(zip(names, placement.layers_each, strict=True))
-    )
-    if len(names) == 1:
-        return f"CUDA_VISIBLE_DEVICES must leave llama.cpp this card only: {devices}"
-    other = "" if names == answer.cards else ", which is not the order of --gpu"
-    return f"CUDA_VISIBLE_DEVICES must give llama.cpp these cards in this order{other}: {devices}"
 
 
 def ram_bytes(answer: Answer) -> tuple[int, int] | None:
@@ -95,7 +71,6 @@ def _answer(found: SplitStudy, answer: Answer) -> dict[str, Any]:
     if placement is None:
         short = answer.shortfall
         return data | {"short_of": short and short.limit, "short_bytes": short and short.short_bytes}
-    options, note = write_rules(placement, answer.geometry)
     return data | {
         "estimated_tokens_per_s": placement.tokens_per_s,
         "estimated_pass_ns": placement.pass_ns,
@@ -132,7 +107,6 @@ def _answer(found: SplitStudy, answer: Answer) -> dict[str, Any]:
         "ram": vars(placement.ram) | {"needed_bytes": placement.ram.needed_bytes},
         "fill_s": fill_seconds(placement, answer.planner.problem.host),
         "store": placement.store and {"card": placement.store.card.name, "slots_a_layer": placement.store.slots},
-        "llama_cpp": {"options": options, "note": note, "devices": list(answer.ordered)},
     }
 
 

@@ -1,4 +1,4 @@
-"""Placements as llama.cpp writes them: `--n-cpu-moe N` and `-ot REGEX=DEVICE`, read and written.
+"""Placements as llama.cpp writes them: `--n-cpu-moe N` and `-ot REGEX=DEVICE`, read.
 
 A layer's experts are three stacked tensors there, `blk.N.ffn_gate_exps.weight`, `ffn_up_exps` and `ffn_down_exps`,
 a third of the layer's expert bytes each. A rule sends every tensor whose name its pattern finds to a device, `CPU`
@@ -15,11 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from expert_residency.errors import SimError
-from expert_residency.hwmodels.units import GIB
-from expert_residency.sim.split.cards import handoff_ns
-from expert_residency.sim.split.memory import gib
-from expert_residency.sim.split.placement import Placement, Problem
-from expert_residency.sim.split.planner import Planner
 from expert_residency.traces import ModelGeometry
 
 KINDS = ("gate", "up", "down")
@@ -80,7 +75,7 @@ class RulesReport:
     warnings
         Rules that find nothing, cards left without experts, devices that are over-full.
     pass_ns, tokens_per_s
-        Estimated; None if something does not fit.
+        Simulated; None if something does not fit.
     """
 
     devices: tuple[DeviceReport, ...]
@@ -193,130 +188,3 @@ def place(geometry: ModelGeometry, rules: Sequence[Rule], home: Sequence[int]) -
         ]
         found.append((devices[0], devices[1], devices[2]))
     return found
-
-
-def report(problem: Problem, rules: Sequence[Rule], layers_each: Sequence[int]) -> RulesReport:
-    """What a list of rules does on a machine.
-
-    Parameters
-    ----------
-    problem
-        The machine, its cards in the order CUDA0, CUDA1, ..., and the model.
-    rules
-        From `parse_rules`.
-    layers_each
-        Layers that run on each card (`-ts`), which is where their experts stay unless a rule moves them.
-
-    Returns
-    -------
-    RulesReport
-        Devices, warnings, and the estimated speed.
-
-    Raises
-    ------
-    SimError
-        Layer counts that do not add up, or a rule that names a card that is not there.
-    """
-    geometry, cards = problem.needs.geometry, problem.cards
-    if len(layers_each) != len(cards) or sum(layers_each) != geometry.n_layers or min(layers_each) < 1:
-        raise SimError(
-            f"layers {list(layers_each)} on {len(cards)} cards: they must add up to {geometry.n_layers}"
-        )
-    home = [card for card, n in enumerate(layers_each) for _ in range(n)]
-    placed = place(geometry, rules, home)
-    held = [0] * (len(cards) + 1)
-    for where, size in zip(placed, geometry.expert_bytes, strict=True):
-        whole = geometry.experts * size
-        for part, device in enumerate(where):
-            held[device] += whole * (part + 1) // 3 - whole * part // 3
-    devices: list[DeviceReport] = []
-    first = 0
-    for number, (card, n) in enumerate(zip(cards, layers_each, strict=True)):
-        budget = problem.needs.budget(card, number, len(cards), first, first + n)
-        devices.append(DeviceReport(card.name, n, budget.taken_bytes, held[number], card.usable_bytes))
-        first += n
-    other = problem.headroom_bytes + problem.needs.streamed_kv_bytes
-    devices.append(DeviceReport(f"{problem.host.name} (RAM)", 0, other, held[CPU], problem.host.ram_bytes))
-    warnings = _warnings(geometry, rules, devices)
-    if any(device.over_bytes for device in devices):
-        return RulesReport(tuple(devices), tuple(warnings), None, None)
-    ns = _pass_ns(problem, placed, home)
-    return RulesReport(tuple(devices), tuple(warnings), ns, problem.curve.tokens_a_pass * 1e9 / ns)
-
-
-def _warnings(geometry: ModelGeometry, rules: Sequence[Rule], devices: Sequence[DeviceReport]) -> list[str]:
-    names = [tensor(layer_id, kind) for layer_id in geometry.layer_ids for kind in KINDS]
-    taken: set[str] = set()
-    useful: dict[str, bool] = {}
-    for rule in rules:
-        matches = {name for name in names if rule.pattern.search(name)}
-        useful[rule.text] = useful.get(rule.text, False) or bool(matches - taken)
-        taken |= matches
-    found = [f"rule {text!r} moves no expert tensor" for text, useful_ in useful.items() if not useful_]
-    for number, device in enumerate(devices):
-        place_ = f"{device.name} (CUDA{number})" if number < len(devices) - 1 else device.name
-        if number < len(devices) - 1 and device.expert_bytes == 0:
-            free = device.limit_bytes - device.dense_bytes
-            found.append(f"{place_} keeps no experts though {max(0, free) / GIB:.1f} GiB are free")
-        if device.over_bytes:
-            found.append(
-                f"{place_} is over-full by {device.over_bytes / GIB:.1f} GiB: {gib(device.expert_bytes)} of "
-                f"experts beside {gib(device.dense_bytes)} do not fit into {gib(device.limit_bytes)}"
-            )
-    return found
-
-
-def _pass_ns(problem: Problem, placed: Sequence[tuple[int, int, int]], home: Sequence[int]) -> int:
-    """Time of a mean pass: each tensor is computed where it lies, one part after the other."""
-    times = Planner(problem).times
-    cards, geometry = problem.cards, problem.needs.geometry
-    row_bytes = round(problem.curve.rows * geometry.token_handoff_bytes)
-    ns = times.first_ns(cards[0]) + times.head_ns(cards[-1]) + times.overhead_ns
-    for number in range(1, len(cards)):
-        ns += handoff_ns(cards[number - 1], cards[number], row_bytes, p2p=problem.p2p)
-    for layer, (devices, own) in enumerate(zip(placed, home, strict=True)):
-        ns += times.fixed_ns(cards[own], layer)
-        for device in dict.fromkeys(devices):
-            share = devices.count(device) / 3
-            if device == CPU:
-                ns += round(share * times.experts_ns(cards[own], layer, 0))
-            else:
-                ns += round(share * times.experts_ns(cards[device], layer, geometry.experts))
-                if device != own:  # there and back
-                    ns += 2 * handoff_ns(cards[own], cards[device], row_bytes, p2p=problem.p2p)
-    return ns
-
-
-def write_rules(placement: Placement, geometry: ModelGeometry) -> tuple[list[str], str]:
-    """A placement as options of llama.cpp: whole layers only, since experts of a layer cannot be divided there.
-
-    Each card keeps the experts of as many of its last layers as fit; those of its first layers go to the CPU.
-
-    Returns
-    -------
-    list of str, str
-        The options, and one sentence on what the rules cannot say.
-    """
-    kept, moved = 0, []
-    for stage in placement.stages:
-        room = stage.budget.cache_bytes
-        for layer in range(stage.end - 1, stage.first - 1, -1):
-            whole = geometry.experts * geometry.expert_bytes[layer]
-            if whole <= room:
-                room -= whole
-                kept += 1
-            else:
-                moved.append(geometry.layer_ids[layer])
-                room = 0
-    options = ["-ngl", "999"]
-    if len(placement.stages) > 1:
-        options += ["-ts", ",".join(str(n) for n in placement.layers_each)]
-    if moved:
-        layers = "|".join(str(layer) for layer in sorted(moved))
-        options += ["-ot", rf"blk\.({layers})\.ffn_(gate|up|down)_exps=CPU"]
-    whole_slots = kept * geometry.experts
-    note = (
-        f"fixed and by whole layers: {kept} of {geometry.n_layers} layers keep their experts on a card "
-        f"({whole_slots:,} experts against {placement.slots:,} cached slots)"
-    )
-    return options, note

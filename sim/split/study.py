@@ -139,7 +139,10 @@ class SplitStudy:
     """What the answers stand on, as `sim.choices.caveats` finds it: `kind: text`."""
 
     def frame(self) -> pd.DataFrame:
-        """One row an answer, fastest first: cards, layers of each, bytes, tokens/s, or the limit."""
+        """One row an answer: cards, layers of each, bytes, tokens/s, or the limit.
+
+        Simulated ones come first and then those that are estimated, each fastest first: the two are not compared.
+        """
         import pandas as pd
 
         rows: list[dict[str, Any]] = []
@@ -161,8 +164,10 @@ class SplitStudy:
                     "estimated_tokens_per_s": placement.tokens_per_s,
                     "simulated_tokens_per_s": answer.simulated and answer.simulated.tokens_per_s,
                 }
-            rows.append(row | {"tokens_per_s": answer.tokens_per_s})
-        return pd.DataFrame(rows).sort_values("tokens_per_s", ascending=False, kind="stable", ignore_index=True)
+            rows.append(row | {"simulated": bool(answer.simulated), "tokens_per_s": answer.tokens_per_s})
+        return pd.DataFrame(rows).sort_values(
+            ["simulated", "tokens_per_s"], ascending=False, kind="stable", ignore_index=True
+        )
 
     @property
     def best(self) -> Answer | None:

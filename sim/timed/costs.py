@@ -95,6 +95,8 @@ class Costs:
         rates = [cpu.expert_mb_per_s(source, family) for source in cpu_sources]
         last = machine.layer_card[-1]
         groups = [card.gpu.group_points for card in cards]
+        sync = [card.gpu.sync_ns for card in cards]
+        seldom = preset.syncs == "cpu"  # the ids go to the host only where it computes
         return cls(
             dense_ns=[
                 round(preset.dense_launches.value * launch[card]) + ns_for_bytes(nbytes, dense_rate[card])
@@ -107,12 +109,12 @@ class Costs:
             points=[0, *accumulate(map(len, groups))],
             point_bytes=[nbytes for points in groups for nbytes, _ in points],
             point_ns=[ns for points in groups for _, ns in points],
-            sync_ns=[card.gpu.sync_ns for card in cards],
+            sync_ns=[0] * len(cards) if seldom else sync,
             expert_flop=2 * geometry.expert_params,
             cpu_ns=[[ns_for_bytes(nbytes, rate) for nbytes in geometry.expert_bytes] for rate in rates],
             cpu_mb_per_s=rates,
             cpu_flop_per_ns=round(cpu.arithmetic.value),
-            dispatch_ns=cpu.dispatch_ns,
+            dispatch_ns=cpu.dispatch_ns + preset.cpu_layer_ns + (max(sync) if seldom else 0),
             head_ns=ns_for_bytes(geometry.head_bytes, dense_rate[last]) if geometry.head_bytes else 0,
             first_ns=ns_for_bytes(geometry.dense_only_bytes, dense_rate[0]) if geometry.dense_only_bytes else 0,
             row_bytes=geometry.token_handoff_bytes,

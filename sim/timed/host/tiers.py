@@ -10,7 +10,8 @@
     The model file as it is: an expert is three slices (gate, up, down) that are read and put together.
 `resident`
     RAM holds only what no card holds; a swap exchanges victim and newcomer. `swap=exchange` (the host waits) or
-    `streams` (a spare slot and two streams).
+    `streams` (a spare slot and two streams); `pin=slices` page-locks as much as the machine lets, `pin=none`
+    nothing.
 `budget:gib=N`
     The hottest N GiB of the experts that no card holds (all of them if they are fewer) are page-locked, the
     rest is read from the file: `file=blobs` or `gguf`. Page-locked bytes are taken from the page cache.
@@ -117,7 +118,7 @@ def resident(ask: Ask) -> HostPlan:
     total, usable = sum(ask.sizes[key] for key in rest), ask.usable_bytes
     if total > usable:
         raise ask.refuse("what no card holds", total, usable, "use --host budget:gib=N, or mmap")
-    limit = ask.profile.ram.pin_limit_bytes
+    limit = ask.profile.ram.pin_limit_bytes if ask.params["pin"] == "slices" else 0
     source, pinned = [PAGE_CACHE] * len(ask.sizes), 0
     for key in rest:
         fits = pinned + ask.sizes[key] <= limit
@@ -167,7 +168,7 @@ TIERS: dict[str, tuple[Callable[[Ask], HostPlan], dict[str, tuple[str, ...]]]] =
     "arena": (arena, {"pin": ("slices", "whole", "none")}),
     "mmap": (mmap, {"access": ("read-ahead", "fault", "direct")}),
     "gguf-in-place": (gguf_in_place, {}),
-    "resident": (resident, {"swap": ("exchange", "streams")}),
+    "resident": (resident, {"swap": ("exchange", "streams"), "pin": ("slices", "none")}),
     "budget": (budget, {"gib": (), "file": ("blobs", "gguf"), "swap": ("exchange", "streams")}),
     "flash": (flash, {}),
 }

@@ -1,0 +1,266 @@
+"""What `residency split` says of engines that place whole layers, and of all engines side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from expert_residency.sim.cli.common import caution, number, show, table, warn, write_json
+
+if TYPE_CHECKING:
+    from expert_residency.hwmodels.profile import HardwareProfile
+    from expert_residency.sim.split.layers.study import LayerAnswer, LayerStudy
+    from expert_residency.sim.split.study import Question
+    from expert_residency.traces import RoutingTrace
+
+
+def show_layers(
+    question: Question, trace: RoutingTrace, profiles: dict[str, HardwareProfile], json: Path | None
+) -> None:
+    """Plan, and print every machine, the best one's options with their speeds, and what each card more gains.
+
+    Parameters
+    ----------
+    question, trace, profiles
+        As `sim.split.layers.study.study_layers` takes them.
+    json
+        File for all of it, or `-`.
+    """
+    from expert_residency.sim.split.layers.study import study_layers
+    from expert_residency.sim.split.study import split_caveats
+
+    found = study_layers(question, trace, profiles, lambda text: typer.echo(text, err=True))
+    known = split_caveats(question, trace, profiles)
+    if json is not None:
+        data = study_to_dict(found) | {"caveats": known}
+        data["trace"] = {"sha256": trace.content_hash, "synthetic": trace.synthetic}
+        write_json(json, data)
+        if str(json) == "-":
+            return
+    _print_study(found)
+    caution(known)
+    warn([f"{_label(a)}: {note}" for a in found.answers for note in a.notes])
+
+
+def _label(answer: LayerAnswer) -> str:
+    from expert_residency.sim.split.report import label
+
+    return f"{label(answer.ordered)}, {answer.geometry.quant}"
+
+
+def _print_study(found: LayerStudy) -> None:
+    from expert_residency.sim.split.report import in_gb, label
+
+    question, best = found.question, found.best
+    out = table(
+        f"{question.model} in {found.preset.name}, context {question.context:,} ({question.kv_type} KV), headroom "
+        f"{in_gb(question.headroom_bytes)} GB; layers on each card, those with experts on the CPU, GB of experts",
+        ["cards", "quant", "layers", "CPU layers", "VRAM", "RAM", "tok/s", "by"],
+        left=3,
+    )
+    for answer in found.answers:
+        placement = answer.placement
+        if placement is None:
+            out.add_row(label(answer.cards), answer.geometry.quant, "-", "-", "-", "-", "-", "does not fit")
+            continue
+        out.add_row(
+            label(answer.ordered), answer.geometry.quant, "+".join(map(str, placement.layers_each)),
+            str(placement.on_cpu), in_gb(sum(placement.expert_bytes)), in_gb(placement.ram_bytes),
+            number(answer.tokens_per_s, 1), "estimated" if answer.estimated else "simulated",
+            style="bold" if answer is best else None,
+        )  # fmt: skip
+    show(out)
+    for answer in found.answers:
+        if answer.limit:
+            typer.echo(f"{_label(answer)}: {answer.limit}.")
+    if best is not None:
+        print_answer(best, found.preset.name)
+    for sentence in found.next_cards():
+        typer.echo(sentence)
+
+
+def print_answer(answer: LayerAnswer, engine: str) -> None:
+    """What takes how much of a card, where a token's time goes, and the options, each with its own speed."""
+    from expert_residency.sim.split.report import in_gb
+
+    placement = answer.placement
+    assert placement is not None
+    out = table(
+        f"{engine}, best: {_label(answer)}; GB",
+        ["card", "layers", "dense", "context", "reserve", "experts", "free"],
+    )
+    for card, n, budget, held in zip(
+        placement.cards, placement.layers_each, placement.budgets, placement.expert_bytes, strict=True
+    ):
+        lines = {line.name: line.nbytes for line in budget.lines}
+        dense = sum(lines.get(one, 0) for one in ("dense weights", "layers without experts", "head"))
+        rest = budget.taken_bytes - dense - lines["reserve"]
+        out.add_row(
+            card, str(n), in_gb(dense), in_gb(rest), in_gb(lines["reserve"]), in_gb(held),
+            in_gb(budget.cache_bytes - held),
+        )  # fmt: skip
+    show(out)
+    causes = ", ".join(
+        f"{cause} {ns / placement.passes / 1e6:.2f}" for cause, ns in placement.parts.named().items() if ns
+    )
+    typer.echo(f"ms of a pass, {placement.ms_a_pass:.2f} in all: {causes}.")
+    for line in answer.lines:
+        typer.echo(f"{line.placement.tokens_per_s:.1f} tok/s simulated, {line.what}:")
+        typer.echo(f"  {line.text}")
+    if len(set(placement.cards)) > 1:
+        order = ", ".join(f"CUDA{n} = {card}" for n, card in enumerate(placement.cards))
+        typer.echo(f"The cards must stand in this order (CUDA_VISIBLE_DEVICES): {order}.")
+
+
+def study_to_dict(found: LayerStudy) -> dict[str, Any]:
+    """JSON-able form."""
+    question, best = found.question, found.best
+    return {
+        "model": question.model, "engine": question.engine, "headroom_bytes": question.headroom_bytes,
+        "context": question.context, "kv": question.kv_type, "synthetic": found.synthetic,
+        "best": None if best is None else found.answers.index(best), "next_cards": list(found.next_cards()),
+        "answers": [_answer_to_dict(answer) for answer in found.answers],
+    }  # fmt: skip
+
+
+def _answer_to_dict(answer: LayerAnswer) -> dict[str, Any]:
+    placement = answer.placement
+    data: dict[str, Any] = {
+        "cards": list(answer.ordered), "quant": answer.geometry.quant, "host": answer.mode,
+        "fits": placement is not None, "limit": answer.limit or None, "notes": answer.notes,
+    }  # fmt: skip
+    if placement is None:
+        return data
+    return data | {
+        "tokens_per_s": placement.tokens_per_s, "by": "estimated" if answer.estimated else "simulated",
+        "exact": answer.exact, "ms_a_pass": placement.ms_a_pass, "layers_each": list(placement.layers_each),
+        "host_layers": placement.host_layers, "cpu_layers": placement.on_cpu, "thirds": list(placement.thirds),
+        "ms_by_cause": {k: ns / placement.passes / 1e6 for k, ns in placement.parts.named().items()},
+        "ram_bytes": placement.ram_bytes,
+        "cards_bytes": [
+            {"card": card, "usable_bytes": budget.usable_bytes, "expert_bytes": held,
+             "lines": {line.name: line.nbytes for line in budget.lines}}
+            for card, budget, held in zip(placement.cards, placement.budgets, placement.expert_bytes, strict=True)
+        ],
+        "options": [
+            {"words": list(line.options), "what": line.what, "tokens_per_s": line.placement.tokens_per_s}
+            for line in answer.lines
+        ],
+    }  # fmt: skip
+
+
+def show_rules(
+    question: Question, trace: RoutingTrace, profiles: dict[str, HardwareProfile], json: Path | None, *,
+    overrides: list[str], n_cpu_moe: int, shares: str | None, ngl: int | None,
+) -> None:  # fmt: skip
+    """What llama.cpp's options do on a machine.
+
+    Parameters
+    ----------
+    question, trace, profiles
+        One machine and quantization.
+    json
+        File for all of it, or `-`.
+    overrides, n_cpu_moe, shares, ngl
+        `-ot`, `--n-cpu-moe`, `-ts` and `-ngl` as given.
+
+    Raises
+    ------
+    SimError
+        Options that cannot be read, or name cards or layers that are not there.
+    """
+    from expert_residency.errors import SimError
+    from expert_residency.sim.choices.preset import load_engine
+    from expert_residency.sim.choices.trace import fit_geometry
+    from expert_residency.sim.split.layers.by_rules import report
+    from expert_residency.sim.split.layers.division import ALL
+    from expert_residency.sim.split.layers.study import make_problem
+    from expert_residency.sim.split.report import in_gb
+    from expert_residency.sim.split.rules import parse_rules
+    from expert_residency.sim.split.study import split_caveats
+    from expert_residency.traces import load_model
+
+    geometry = load_model(question.model, question.quants[0])
+    preset = load_engine(question.engine)
+    problem = make_problem(question, fit_geometry(trace, geometry), geometry, question.cards[0], profiles, preset)
+    problem = replace(problem, mapped="resident" not in question.modes)
+    try:
+        divided = None if shares is None else [float(part) for part in shares.replace("/", ",").split(",")]
+    except ValueError:
+        raise SimError(f"-ts {shares}: expected shares of the cards, as 24,25") from None
+    rules = parse_rules(overrides, n_cpu_moe, geometry.layer_ids)
+    found = report(problem, rules, divided, ALL if ngl is None else ngl)
+    known = split_caveats(question, trace, profiles)
+    if json is not None:
+        devices = [vars(device) | {"over_bytes": device.over_bytes} for device in found.devices]
+        write_json(
+            json,
+            vars(found) | {"devices": devices, "model": geometry.label, "engine": preset.name, "caveats": known},
+        )
+        if str(json) == "-":
+            return
+    out = table(
+        f"{geometry.label} in {preset.name} by rules; GB",
+        ["device", "layers", "beside experts", "experts", "of", "over"],
+    )
+    for device in found.devices:
+        out.add_row(
+            device.name, str(device.layers), in_gb(device.dense_bytes), in_gb(device.expert_bytes),
+            in_gb(device.limit_bytes), in_gb(device.over_bytes) if device.over_bytes else "",
+        )  # fmt: skip
+    show(out)
+    if found.tokens_per_s is not None and found.pass_ns is not None:
+        typer.echo(f"{found.tokens_per_s:.1f} tok/s simulated, a pass takes {found.pass_ns / 1e6:.2f} ms")
+    caution(known)
+    warn(list(found.warnings))
+
+
+def show_engines(
+    question: Question, trace: RoutingTrace, profiles: dict[str, HardwareProfile], json: Path | None
+) -> None:
+    """Every engine that can be planned on the same machines, each with its best answer, simulated.
+
+    Parameters
+    ----------
+    question, trace, profiles
+        As for one engine; KV type and miss mode are each engine's own unless given.
+    json
+        File for all of it, or `-`.
+    """
+    from expert_residency.sim.choices.preset import list_engines, load_engine
+    from expert_residency.sim.cli.split import miss_of
+    from expert_residency.sim.split.engines import simulated_study
+    from expert_residency.sim.split.report import label
+    from expert_residency.sim.split.study import split_caveats
+
+    rows: list[dict[str, Any]] = []
+    for name in list_engines():
+        preset = load_engine(name)
+        if not preset.compared:
+            continue
+        own = replace(
+            question, engine=name, kv_type=question.kv_type or preset.kv_type, miss=miss_of(preset, None),
+            carve=preset.places == "layers",
+        )  # fmt: skip
+        rows += simulated_study(own, preset, trace, profiles, lambda text: typer.echo(text, err=True))
+    rows.sort(key=lambda row: (len(row["cards"]), -(row["tokens_per_s"] or 0)))
+    known = split_caveats(question, trace, profiles)
+    if json is not None:
+        write_json(json, {"model": question.model, "engines": rows, "caveats": known})
+        if str(json) == "-":
+            return
+    out = table(
+        f"{question.model}: the fastest of each engine and set of cards, all simulated",
+        ["engine", "cards", "quant", "layers", "host", "tok/s"],
+        left=5,
+    )
+    for row in rows:
+        out.add_row(
+            row["engine"], label(row["cards"]), row["quant"] or "-", row["layers"] or "-", row["host"] or "-",
+            number(row["tokens_per_s"], 1) if row["tokens_per_s"] is not None else row["why"],
+        )  # fmt: skip
+    show(out)
+    caution(known)

@@ -1,0 +1,67 @@
+"""The same machines under one engine after another: of each set of cards the fastest simulated answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from expert_residency.errors import SimError
+from expert_residency.hwmodels.profile import HardwareProfile
+from expert_residency.sim.choices.preset import EnginePreset
+from expert_residency.sim.split.layers.study import study_layers
+from expert_residency.sim.split.study import Question, study
+from expert_residency.traces import RoutingTrace
+
+
+def simulated_study(
+    question: Question,
+    preset: EnginePreset,
+    trace: RoutingTrace,
+    profiles: dict[str, HardwareProfile],
+    progress: Callable[[str], None] | None = None,
+) -> list[dict[str, Any]]:
+    """One row for each set of cards.
+
+    Parameters
+    ----------
+    question, preset
+        What is asked of which engine.
+    trace, profiles
+        As `sim.split.study.study` takes them.
+    progress
+        Told what is done next.
+
+    Returns
+    -------
+    list of dict
+        Engine, cards in order, quantization, layers of each, host mode, tokens/s; where nothing was simulated
+        tokens/s is None and `why` says why.
+
+    Raises
+    ------
+    SimError, TraceError, HardwareError
+        Anything in the question that is not valid.
+    """
+    rows = []
+    for cards in question.cards:
+        asked = replace(question, cards=(cards,), simulate=1)
+        found = study_layers(asked, trace, profiles, progress) if preset.places == "layers" else None
+        answer = (found or study(asked, trace, profiles, progress)).best
+        row: dict[str, Any] = {"engine": preset.name, "cards": list(cards), "quant": None, "layers": None}
+        row |= {"host": None, "tokens_per_s": None, "why": "does not fit", "options": None}
+        if answer is not None and answer.placement is not None:
+            row |= {
+                "cards": list(answer.ordered), "quant": answer.geometry.quant, "host": answer.mode,
+                "layers": "+".join(map(str, answer.placement.layers_each)), "why": "not simulated",
+            }  # fmt: skip
+            if found is not None and found.best is not None:
+                row["options"] = found.best.lines[0].text
+                if not found.best.estimated:
+                    row |= {"tokens_per_s": answer.tokens_per_s, "why": None}
+            elif getattr(answer, "simulated", None) is not None:
+                row |= {"tokens_per_s": answer.tokens_per_s, "why": None}
+        rows.append(row)
+    if not rows:
+        raise SimError("no set of cards to plan")
+    return rows

@@ -1,0 +1,236 @@
+"""A placement by whole layers and tensors: what lies where, what it takes, how long a run of the trace is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from expert_residency.hwmodels.vram import Line, VramBudget
+from expert_residency.sim.split.layers.times import THIRDS, LayerCosts, Parts
+from expert_residency.sim.split.memory import HEADROOM_BYTES, Needs
+from expert_residency.traces import ModelGeometry
+
+
+def third_bytes(geometry: ModelGeometry, layer: int, thirds: int) -> int:
+    """Bytes of so many of a layer's three stacked tensors, rounded up.
+
+    Parameters
+    ----------
+    geometry
+        The model.
+    layer
+        MoE layer, from 0.
+    thirds
+        How many of them, 0 to 3.
+
+    Returns
+    -------
+    int
+        Bytes.
+    """
+    return -(-geometry.experts * geometry.expert_bytes[layer] * thirds // THIRDS)
+
+
+@dataclass(frozen=True)
+class LayerProblem:
+    """What is to be placed where.
+
+    Parameters
+    ----------
+    costs
+        Model, trace, engine and the profiles of the cards.
+    needs
+        Context and draft layer.
+    cards
+        Names of the cards, every one of which runs a layer.
+    ram_bytes, headroom_bytes
+        Memory of the host, and what of it stays free of the model.
+    mapped
+        The model file is mapped: what does not fit into memory is read from the drive again and again.
+    """
+
+    costs: LayerCosts
+    needs: Needs
+    cards: tuple[str, ...]
+    ram_bytes: int
+    headroom_bytes: int = HEADROOM_BYTES
+    mapped: bool = False
+
+    @property
+    def geometry(self) -> ModelGeometry:
+        """The model."""
+        return self.costs.geometry
+
+    @cached_property
+    def total_layers(self) -> int:
+        """Layers of the model, those without experts among them."""
+        return max(self.geometry.total_layers, self.geometry.layer_ids[-1] + 1)
+
+    def span(self, first: int, end: int) -> int:
+        """Layers of the model from MoE layer `first` up to `end`; layers without experts go with the next one."""
+        ids = (*self.geometry.layer_ids, self.total_layers)
+        return (ids[end] if end < self.geometry.n_layers else self.total_layers) - (ids[first] if first else 0)
+
+    def dense_on_host(self, host_layers: int, *, head: bool) -> int:
+        """Bytes of dense weights that the CPU reads."""
+        geometry = self.geometry
+        return sum(geometry.dense_bytes[:host_layers]) + (geometry.head_bytes if head else 0)
+
+    def budget(self, card: str, first: int, end: int, *, output: bool = True) -> VramBudget:
+        """Memory of a card that runs MoE layers `first` to `end - 1`, beside experts.
+
+        Context and dense weights lie with their layers: a card takes its layers' share of the context, rounded up.
+
+        Parameters
+        ----------
+        card
+            Name of the card.
+        first, end
+            MoE layers, from 0.
+        output
+            Whether the card of the last layer has the output head as well.
+
+        Returns
+        -------
+        VramBudget
+            Lines in bytes, and what they leave for experts.
+        """
+        geometry, needs = self.geometry, self.needs
+        gpu = self.costs.cards[card].gpu
+        lines = [
+            Line("reserve", gpu.vram_reserve_bytes, "profile"),
+            Line("dense weights", sum(geometry.dense_bytes[first:end]), geometry.source),
+        ]
+        last = end == geometry.n_layers
+        if geometry.dense_only_bytes and first == 0:
+            lines.append(Line("layers without experts", geometry.dense_only_bytes, geometry.source))
+        if geometry.head_bytes and last and output:
+            lines.append(Line("head", geometry.head_bytes, geometry.source))
+        share, total = self.span(first, end), self.total_layers
+        for line in needs.session:
+            of_a_card = line.name in ("buffers", "session")  # buffers, and what was given for each card
+            lines.append(line if of_a_card else replace(line, nbytes=-(-line.nbytes * share // total)))
+        if last:
+            lines += needs.draft
+        return VramBudget(card, gpu.vram_usable_bytes, tuple(lines))
+
+
+@dataclass(frozen=True)
+class LayerPlacement:
+    """A placement that fits.
+
+    Parameters
+    ----------
+    cards
+        In the order of their layers.
+    layers_each, ts
+        MoE layers of each card; layers of the model, as `-ts` divides them, without the output.
+    host_layers
+        MoE layers that run on the CPU altogether, the first ones.
+    thirds
+        Of each MoE layer, how many of its three stacked tensors lie on its card.
+    budgets
+        Of each card, beside experts.
+    expert_bytes
+        On each card.
+    parts
+        Time of all passes by cause.
+    passes, tokens
+        Of the trace.
+    ram_bytes
+        What the host holds of the model.
+    drive_ns
+        Of `parts`, estimated reads of what does not fit into memory.
+    """
+
+    cards: tuple[str, ...]
+    layers_each: tuple[int, ...]
+    ts: tuple[int, ...]
+    host_layers: int
+    thirds: tuple[int, ...]
+    budgets: tuple[VramBudget, ...]
+    expert_bytes: tuple[int, ...]
+    parts: Parts
+    passes: int
+    tokens: int
+    ram_bytes: int
+    drive_ns: int = 0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Decoding speed."""
+        return self.tokens * 1e9 / self.parts.ns
+
+    @property
+    def ms_a_pass(self) -> float:
+        """Mean time of a pass."""
+        return self.parts.ns / self.passes / 1e6
+
+    @property
+    def binding(self) -> str:
+        """What takes most of a pass, with its share."""
+        named = self.parts.named()
+        cause = max(named, key=lambda one: named[one])
+        return f"{cause}, {100 * named[cause] / self.parts.ns:.0f} % of a token"
+
+    @property
+    def on_cpu(self) -> int:
+        """Layers of which the CPU computes experts."""
+        return sum(n < THIRDS for n in self.thirds)
+
+
+def evaluate(
+    problem: LayerProblem, cards: Sequence[str], layers_each: Sequence[int], thirds: Sequence[int],
+    host_layers: int = 0,
+) -> LayerPlacement | None:  # fmt: skip
+    """What a placement takes and how long a run is; None if a card or the host has not the room.
+
+    Parameters
+    ----------
+    problem
+        Model, engine and machine.
+    cards, layers_each
+        In order, and MoE layers of each.
+    thirds
+        Of each MoE layer, how many stacked tensors lie on its card.
+    host_layers
+        MoE layers before those of the first card, which the CPU runs.
+
+    Returns
+    -------
+    LayerPlacement | None
+        The placement.
+    """
+    costs, geometry = problem.costs, problem.geometry
+    parts = costs.ends(cards[0], None if host_layers else cards[-1])
+    budgets, held, spans = [], [], []
+    first = host_layers
+    for layer in range(host_layers):
+        parts += costs.on_host(layer)
+    for number, (card, n) in enumerate(zip(cards, layers_each, strict=True)):
+        end = first + n
+        budget = problem.budget(card, first, end, output=not host_layers)
+        nbytes = sum(third_bytes(geometry, i, thirds[i]) for i in range(first, end))
+        if nbytes > budget.cache_bytes:
+            return None
+        for layer in range(first, end):
+            parts += costs.layer(card, layer, thirds[layer])
+        if number:
+            parts += costs.handoff(cards[number - 1], card)
+        budgets.append(budget)
+        held.append(nbytes)
+        spans.append(problem.span(first, end))
+        first = end
+    in_ram = geometry.all_expert_bytes - sum(held) + problem.dense_on_host(host_layers, head=host_layers > 0)
+    room = problem.ram_bytes - problem.headroom_bytes
+    drive = 0
+    if in_ram > room:
+        if not problem.mapped:
+            return None
+        drive = costs.drive_ns(thirds, host_layers, in_ram, room)
+        parts += Parts(on_cpu=drive)
+    return LayerPlacement(
+        tuple(cards), tuple(layers_each), tuple(spans), host_layers, tuple(thirds), tuple(budgets), tuple(held),
+        parts, len(costs.passes), costs.tokens, in_ram, drive,
+    )  # fmt: skip
