@@ -55,7 +55,10 @@ BLOCKS: dict[str, dict[str, Block]] = {
         "sizes": Block("model_tables:sizes"),
     },
     "vram": _blocks("expert_residency.sim.validation.slots", "breakdown", "slots", costly=False),
-    "published": {"published": Block("expert_residency.sim.validation.published_table:published_table")},
+    "published": {
+        "published": Block("expert_residency.sim.validation.published_table:published_table"),
+        "llamacpp": Block("expert_residency.sim.validation.llamacpp:llamacpp_table"),
+    },
     "live": {"live": Block("expert_residency.sim.validation.live_table:shipped_table", costly=True)},
     "synthetic": {name: Block("synthetic_figures:table", name) for name in STYLES},
     "split": _blocks("split_tables", "seed", "ram", "formula", "measured", "third", "pair"),

@@ -10,8 +10,8 @@ from expert_residency.sim.choices.scenario import build_scenario
 from expert_residency.sim.choices.spec import RunSpec
 
 NAMES = (
-    "bigmoe-edge", "fetch-lru", "freetoken-hybrid", "generic", "llama.cpp-expert-cache", "ncmoe", "strata",
-    "strata-0.1.31", "strata-reference",
+    "bigmoe-edge", "fetch-lru", "freetoken-hybrid", "generic", "ik_llama.cpp", "imp", "ktransformers", "llama.cpp",
+    "llama.cpp-expert-cache", "llama.cpp-moe-cache", "ncmoe", "strata", "strata-0.1.31", "strata-reference",
 )  # fmt: skip
 
 

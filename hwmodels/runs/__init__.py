@@ -1,7 +1,7 @@
 """Published runs and slot counts: what real engines printed, row by row with its source.
 
-Four tables ship in `published/`. `strata.csv` and `other_engines.csv` hold speeds, `slots.csv` expert slots,
-`constants.csv` which numbers of profiles and presets were derived from the speeds of which report.
+Five tables ship in `published/`. `strata.csv`, `other_engines.csv` and `llamacpp.csv` hold speeds, `slots.csv`
+expert slots, `constants.csv` which numbers of profiles and presets were derived from the speeds of which report.
 In `strata.csv` some columns are added to what was published. `group` is the machine (cards, processor),
 `profile` the shipped profile of it. `use` alternates ``fit, unseen`` over the rows of a group that give a
 speed, in file order, so that a model fitted on one half is judged on the other. The counts (windows, hits,
@@ -174,6 +174,41 @@ class ConstantSource(_Row):
 RowT = TypeVar("RowT", bound=_Row)
 
 
+class LlamaRun(_Row):
+    """One row of `llamacpp.csv`: a decoding speed of llama.cpp on a machine of which data sheets are known.
+
+    Rates are GB/s of the data sheet, bytes those of the file's tensors: of one expert (mean), of the dense part of
+    all layers, of the head. `n_cpu_moe` is the option, `cpu` where there is no card; `prompt_pct` is the share of
+    the time that was the prompt's, where the number has it in.
+    """
+
+    machine: str = Field(min_length=1)
+    gpu: str = ""
+    gpu_gb_per_s: Positive | None = None
+    cpu: str
+    cores: Annotated[int, Field(gt=0)]
+    ram_gb_per_s: Positive
+    model: str
+    quant: str
+    family: str
+    layers: Annotated[int, Field(gt=0)]
+    moe_layers: Annotated[int, Field(gt=0)]
+    experts: Annotated[int, Field(gt=0)]
+    top_k: Annotated[int, Field(gt=0)]
+    expert_bytes: Annotated[int, Field(gt=0)]
+    dense_bytes: Annotated[int, Field(gt=0)]
+    head_bytes: Annotated[int, Field(gt=0)]
+    n_cpu_moe: Annotated[str, Field(pattern=r"^(cpu|\d+)$")]
+    tok_s: Positive
+    prompt_pct: Positive | None = None
+    source: str = Field(min_length=3)
+
+    @property
+    def offloads(self) -> bool:
+        """Whether a card computes some layers and the CPU experts of others."""
+        return self.n_cpu_moe not in ("cpu", "0")
+
+
 def load_strata_runs(path: Path | None = None) -> tuple[StrataRun, ...]:
     """Rows of `strata.csv`, or of a user's file with its columns (those that are optional may be missing).
 
@@ -205,6 +240,11 @@ def compared_pairs() -> frozenset[tuple[str, str]]:
 class _Pair(NamedTuple):
     model: str
     profile: str
+
+
+def load_llama_runs(path: Path | None = None) -> tuple[LlamaRun, ...]:
+    """Rows of `llamacpp.csv`; errors as in `load_strata_runs`."""
+    return _load(LlamaRun, path, "llamacpp.csv")
 
 
 def load_slot_counts(path: Path | None = None) -> tuple[SlotCount, ...]:

@@ -65,6 +65,8 @@ class EnginePreset(BaseModel):
         Whether the router's ids go to the host in every `layer`, or only where the `cpu` computes experts.
     cpu_layer_us
         What a layer costs beside its bytes of which the CPU computes experts.
+    cpu_core_gb_per_s
+        Expert weights that one core of the pool gets through, however fast memory is; no limit by default.
     plan_us, combine_us
         Host planning and joining, a layer.
     dense_launches, expert_launches
@@ -119,6 +121,7 @@ class EnginePreset(BaseModel):
     adapt_waits: bool = False
     plan_us: Quantity
     cpu_layer_us: Quantity | None = None
+    cpu_core_gb_per_s: Quantity | None = None
     combine_us: Quantity
     dense_launches: Quantity
     expert_launches: Quantity

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @app.command()
 def validate(
     group: Annotated[
-        list[str] | None, typer.Option(help="Only exact, live or published; may be given several times.")
+        list[str] | None, typer.Option(help="Only exact, live, published or llamacpp; may be given several times.")
     ] = None,
     exact: Annotated[
         list[str] | None,
@@ -103,7 +103,7 @@ def _cases(
     chosen: list[str], exact: list[str], live: list[Path], published: list[Path]
 ) -> tuple[list[Case], list[Left], list[str]]:
     """Cases of the chosen groups, published rows that cannot be predicted, and what else a reader must know."""
-    from expert_residency.sim.validation.cases import exact_cases, live_cases, published_cases
+    from expert_residency.sim.validation.cases import exact_cases, live_cases, llamacpp_cases, published_cases
 
     cases: list[Case] = []
     left: list[Left] = []
@@ -119,6 +119,12 @@ def _cases(
         for path in (None, *published):
             found, lacking, notes = published_cases(path)
             cases, left, said = cases + found, left + lacking, said + notes
+    if "llamacpp" in chosen:
+        cases += llamacpp_cases()
+        said.append(
+            "llamacpp: machines by data sheet, each left out of the one derived number; that cores limit the CPU "
+            "was seen in these rows"
+        )
     return cases, left, said
 
 

@@ -93,6 +93,9 @@ class Costs:
         bits = 8 * geometry.expert_bytes[0] / geometry.expert_params if geometry.expert_params else 0.0
         cpu = machine.host.cpu
         rates = [cpu.expert_mb_per_s(source, family) for source in cpu_sources]
+        if preset.cpu_core_gb_per_s is not None:
+            most = round(preset.cpu_core_gb_per_s.value * 1000 * cpu.cores.count)
+            rates = [min(rate, most) for rate in rates]
         last = machine.layer_card[-1]
         groups = [card.gpu.group_points for card in cards]
         sync = [card.gpu.sync_ns for card in cards]

@@ -28,7 +28,7 @@ from expert_residency.traces import read_trace
 Use = Literal["fitted", "derived", "unseen"]
 APART = 1.10
 """Cases whose measured figures differ by more than this ratio must come out in their order."""
-SECTIONS = ("exact", "live", "published")
+SECTIONS = ("exact", "live", "published", "llamacpp")
 
 
 @dataclass(frozen=True)
@@ -209,6 +209,22 @@ def live_cases(folder: Path | None = None) -> list[Case]:
         for group in groups
         for run in load_live_runs(group, folder)
     ]
+
+
+def llamacpp_cases() -> list[Case]:
+    """Published speeds of llama.cpp by data sheets, every machine held out of the one number that is derived."""
+    from expert_residency.sim.validation.llamacpp import predict_llamacpp
+
+    made = []
+    for one in predict_llamacpp():
+        run = one.run
+        kind = "on the CPU too" if run.offloads else "on one device"
+        layers = "all on the CPU" if run.n_cpu_moe == "cpu" else f"--n-cpu-moe {run.n_cpu_moe}"
+        name = f"{run.machine}, {run.model} {run.quant}, {layers}"
+        made.append(
+            Case(f"llamacpp {kind}", "unseen", name, run.machine, run.machine, one.tokens_per_s, run.tok_s)
+        )
+    return made
 
 
 def published_cases(path: Path | None = None) -> tuple[list[Case], list[Left], list[str]]:

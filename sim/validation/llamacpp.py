@@ -1,0 +1,169 @@
+"""llama.cpp's users: what they measured beside what data sheets and preset say, one machine held out at a time.
+
+Of every machine only data sheets are taken (`hwmodels.datasheet`). One number of the preset is derived from these
+rows, the rate of a core (`cpu_core_gb_per_s`): each machine is predicted with the rate that the others give. That
+there is such a limit at all was seen in the rows; that choice of form is not held out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from expert_residency.hwmodels.datasheet import CPU_SHARE, from_data_sheet
+from expert_residency.hwmodels.quantity import Quantity
+from expert_residency.hwmodels.runs import LlamaRun, load_llama_runs
+from expert_residency.sim.choices.preset import EnginePreset, load_engine
+from expert_residency.sim.split.layers.times import THIRDS, LayerCosts, Parts
+from expert_residency.traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder
+
+ENGINE = "llama.cpp"
+RATES = tuple(round(1.0 * 1.02**n, 4) for n in range(125))
+"""GB/s a core that are tried: 1 to 11.7, 2 % apart."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One row: tokens/s with the core rate that the other machines give."""
+
+    run: LlamaRun
+    core_gb_per_s: float
+    tokens_per_s: float
+
+    @property
+    def error(self) -> float:
+        """Held out: predicted over measured, less 1."""
+        return self.tokens_per_s / self.run.tok_s - 1
+
+
+def geometry_of(run: LlamaRun) -> ModelGeometry:
+    """The model of a row, with the bytes that its file has by tensor shapes."""
+    n = run.moe_layers
+    first = run.layers - n
+    return ModelGeometry(
+        run.model, tuple(range(first, run.layers)), run.experts, run.top_k, (run.expert_bytes,) * n,
+        (run.dense_bytes // n,) * n, run.quant, run.family, head_bytes=run.head_bytes, total_layers=run.layers,
+    )  # fmt: skip
+
+
+def one_token(geometry: ModelGeometry) -> RoutingTrace:
+    """A decoded token: in an engine that moves nothing one is as long as the next."""
+    builder = TraceBuilder(geometry)
+    builder.begin_pass(Phase.DECODE)
+    for layer in geometry.layer_ids:
+        builder.row(layer, list(range(geometry.top_k)))
+    return builder.build()
+
+
+def parts_of(run: LlamaRun, preset: EnginePreset) -> Parts:
+    """Where a token's time goes.
+
+    Parameters
+    ----------
+    run
+        Machine, model and `--n-cpu-moe`; None: all on the CPU.
+    preset
+        The engine.
+
+    Returns
+    -------
+    Parts
+        Ns by cause.
+    """
+    geometry = geometry_of(run)
+    profile = from_data_sheet(
+        run.machine, gpu=run.gpu, gpu_gb_per_s=run.gpu_gb_per_s or 0, cpu=run.cpu, cores=run.cores,
+        ram_gb_per_s=run.ram_gb_per_s,
+    )  # fmt: skip
+    costs = LayerCosts(one_token(geometry), {run.machine: profile}, profile, preset)
+    if run.n_cpu_moe == "cpu":
+        total = costs.ends(run.machine, None)
+        for layer in range(geometry.n_layers):
+            total += costs.on_host(layer)
+        return total
+    total = costs.ends(run.machine, run.machine)
+    for layer, layer_id in enumerate(geometry.layer_ids):
+        total += costs.layer(run.machine, layer, 0 if layer_id < int(run.n_cpu_moe) else THIRDS)
+    return total
+
+
+@cache
+def _times(run: LlamaRun) -> tuple[int, int]:
+    """Ns of a token if only memory limits the CPU, and if its rate is half of that."""
+    preset = load_engine(ENGINE)
+    half = Quantity(value=run.ram_gb_per_s * CPU_SHARE / 2 / run.cores, kind="derived", source="half of memory's")
+    return (
+        parts_of(run, preset.model_copy(update={"cpu_core_gb_per_s": None})).ns,
+        parts_of(run, preset.model_copy(update={"cpu_core_gb_per_s": half})).ns,
+    )
+
+
+def tokens_per_s(run: LlamaRun, core_gb_per_s: float) -> float:
+    """Decoding speed with a core rate; time is linear in its inverse. What of a row is the prompt is taken off."""
+    whole, half = _times(run)
+    slower = max(1.0, run.ram_gb_per_s * CPU_SHARE / (core_gb_per_s * run.cores))
+    return 1e9 / (whole + (half - whole) * (slower - 1)) * (1 - (run.prompt_pct or 0) / 100)
+
+
+def best_rate(runs: Sequence[LlamaRun]) -> float:
+    """The core rate with the least mean absolute log error; the middle of those that are equally good."""
+    off = {rate: sum(abs(math.log(tokens_per_s(run, rate) / run.tok_s)) for run in runs) for rate in RATES}
+    least = min(off.values())
+    alike = [rate for rate in RATES if off[rate] <= least * (1 + 1e-9)]
+    return alike[len(alike) // 2]
+
+
+def predict_llamacpp(runs: Sequence[LlamaRun] | None = None) -> list[Prediction]:
+    """Every row, its machine held out with all others of the same processor.
+
+    Parameters
+    ----------
+    runs
+        Rows instead of those that ship.
+
+    Returns
+    -------
+    list[Prediction]
+        In the order of the rows.
+    """
+    runs = load_llama_runs() if runs is None else runs
+    rates = {
+        cpu: best_rate([run for run in runs if run.cpu != cpu]) for cpu in dict.fromkeys(run.cpu for run in runs)
+    }
+    return [Prediction(run, rates[run.cpu], tokens_per_s(run, rates[run.cpu])) for run in runs]
+
+
+def llamacpp_table() -> str:
+    """Every row for the documentation, and the medians."""
+    import statistics
+
+    from expert_residency.text import markdown
+
+    found = predict_llamacpp()
+    rows = [
+        (
+            one.run.machine, f"{one.run.model} {one.run.quant}", _how(one.run), f"{one.run.tok_s:g}",
+            f"{one.tokens_per_s:.1f}", f"{100 * one.error:+.0f} %", f"{one.core_gb_per_s:.1f}",
+        )
+        for one in found
+    ]  # fmt: skip
+    heads = ("machine", "model", "experts on the CPU", "tok/s", "predicted", "error", "GB/s a core by the others")
+    table = markdown(heads, rows)
+    parts = {
+        "with experts on the CPU": [abs(p.error) for p in found if p.run.offloads],
+        "all rows": [abs(p.error) for p in found],
+    }
+    said = "; ".join(
+        f"{name}: {len(errors)} rows, median {100 * statistics.median(errors):.1f} %, "
+        f"worst {100 * max(errors):.0f} %"
+        for name, errors in parts.items()
+    )
+    return f"{table}\n\nAbsolute errors, each machine held out: {said}."
+
+
+def _how(run: LlamaRun) -> str:
+    if run.n_cpu_moe == "cpu":
+        return "no card"
+    return f"of {run.n_cpu_moe} layers" if run.n_cpu_moe != "0" else "none"
