@@ -304,7 +304,7 @@ def test_what_the_sizes_of_a_trace_lack_is_said(here, capsys):
         said = capsys.readouterr().out
         assert stopped.value.code == 0
         assert "lack output head and hidden size, which then cost nothing: give the model with --model" in said
-    assert "context and the engine's reserve are not taken off (residency vram" in said
+    assert "what a context of tiny occupies is not taken off (residency vram" in said
     whole = replace(bare.geometry, head_bytes=1, hidden_size=1)
     assert whole.gap == ""
     with pytest.raises(SimError, match="--model"):
@@ -315,7 +315,7 @@ def test_layers_without_experts_take_vram_too():
     trace = random_trace(3)
     usable = load_profile("tesla-p40").gpu.vram_usable_bytes
     full = replace(trace, geometry=replace(trace.geometry, dense_only_bytes=usable))
-    with pytest.raises(MisfitError, match=r"does not fit .* reserve not counted \(residency vram\)"):
+    with pytest.raises(MisfitError, match=r"the engine's reserve, .* does not fit .* \(residency vram\)"):
         simulate(full, RunSpec(("tesla-p40",), Capacity(slots_per_layer=1)))
 
 

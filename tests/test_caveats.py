@@ -65,7 +65,7 @@ SAID = {
     "synthetic": "caveat: the trace is synthetic",
     "short": "caveat: it stands on 1 request and 3 decoded tokens",
     "uncompared": f"caveat: no measured run of {MODEL} on {MACHINE}",
-    "context": "caveat: the card's memory was checked for experts",
+    "context": "caveat: the card's memory was checked for a context of",
     "cpu-rate": "has no cpu.gflops",
 }
 

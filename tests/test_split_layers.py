@@ -111,6 +111,8 @@ def random_problem(seed: int, *, layers: int = 4) -> LayerProblem:
                 vram_usable_bytes=rng.choice([1_500_000, 8_000_000, 17_000_000, 40_000_000])
                 + rng.randrange(10**6),
                 vram_reserve_bytes=100_000,
+                vram_reserve_mib=SimpleNamespace(source=""),
+                name=name,
             )
         )
         for name in names
@@ -191,7 +193,12 @@ class TestSearch:
         sizes = tuple(rng.randrange(700_000, 1_300_000) for _ in range(12))
         geometry = replace(problem.geometry, expert_bytes=sizes)
         table = {("a", i, n): 4_000 - 1_000 * n + rng.randrange(900) for i in range(12) for n in range(4)}
-        gpu = SimpleNamespace(vram_usable_bytes=60_000_000, vram_reserve_bytes=0)
+        gpu = SimpleNamespace(
+            vram_usable_bytes=60_000_000,
+            vram_reserve_bytes=0,
+            vram_reserve_mib=SimpleNamespace(source=""),
+            name="a",
+        )
         fake = Fake(geometry, {"a": SimpleNamespace(gpu=gpu)}, table, 0)
         planner = LayerPlanner(LayerProblem(fake, replace(problem.needs, geometry=geometry), ("a",), 10**9, 0))
         placement = planner.best()

@@ -24,6 +24,7 @@ from expert_residency.sim.validation.cases import (
     Case,
     exact_cases,
     live_cases,
+    llamacpp_cases,
     load_bounds,
     order_of,
     published_cases,
@@ -67,6 +68,7 @@ def test_every_group_has_a_limit_and_a_target() -> None:
     bounds = load_bounds()
     wanted = {("exact", "unseen")} | {(case.group, case.use) for case in published_cases()[0]}
     assert len(wanted) == 6
+    wanted |= {(case.group, case.use) for case in llamacpp_cases()}
     assert set(bounds) == wanted | {(f"live {group}", "unseen") for group in GROUPS}
     assert bounds["exact", "unseen"][0] == Bounds(0, 0, 0)
 

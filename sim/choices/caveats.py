@@ -54,6 +54,8 @@ class TraceFacts:
         Emitted by all passes but prefills.
     most_rows
         Rows of the largest event.
+    longest
+        Positions of the longest request.
     meta
         What the reader noted.
     """
@@ -64,6 +66,7 @@ class TraceFacts:
     requests: frozenset[int]
     decode_tokens: int
     most_rows: int
+    longest: int = 1
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -73,7 +76,8 @@ class TraceFacts:
         return cls(
             trace.geometry, trace.synthetic, frozenset(present.tolist()),
             frozenset(np.unique(trace.pass_request).tolist()),
-            int(trace.pass_emits[trace.pass_phase != 0].sum()), int(trace.event_rows.max(initial=1)), trace.meta,
+            int(trace.pass_emits[trace.pass_phase != 0].sum()), int(trace.event_rows.max(initial=1)),
+            int(trace.row_position.max(initial=0)) + 1, trace.meta,
         )  # fmt: skip
 
     def joined(self, part: TraceFacts) -> TraceFacts:
@@ -81,6 +85,7 @@ class TraceFacts:
         return replace(
             self, layers=self.layers | part.layers, requests=self.requests | part.requests,
             decode_tokens=self.decode_tokens + part.decode_tokens, most_rows=max(self.most_rows, part.most_rows),
+            longest=max(self.longest, part.longest),
         )  # fmt: skip
 
 
@@ -180,13 +185,22 @@ def cpu_arithmetic(asked: Asked) -> Iterator[Caveat]:
 
 
 def context_left_out(asked: Asked) -> Iterator[Caveat]:
-    """VRAM of the context and the engine's reserve that nothing was taken off for."""
-    if asked.hardware and not asked.context_counted:
+    """VRAM of the context: how long a one was taken off, or that it is not known."""
+    if not asked.hardware or asked.context_counted:
+        return
+    if asked.spec is None or asked.trace is None or asked.geometry.session_shape is None:
         yield Caveat(
             "context",
-            "the card's memory was checked for experts and dense weights; context and the engine's reserve are "
-            "not taken off (residency vram, or capacity auto)",
+            f"the card's memory was checked for experts, dense weights and the reserve; what a context of "
+            f"{asked.geometry.name} occupies is not taken off (residency vram, or capacity auto:session=SIZE)",
         )
+        return
+    tokens = asked.trace.longest + asked.spec.depth
+    yield Caveat(
+        "context",
+        f"the card's memory was checked for a context of {tokens:,} tokens ({asked.spec.kv_type} KV), the trace's "
+        "longest, and the profile's reserve: a longer one leaves less (--depth, or capacity auto:context=N)",
+    )
 
 
 def attention_left_out(asked: Asked) -> Iterator[Caveat]:

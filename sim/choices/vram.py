@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.ram import HostBudget, host_budget
-from expert_residency.hwmodels.vram import Line, VramBudget, Weights, vram_budget
+from expert_residency.hwmodels.vram import STAGE_RESERVE_BYTES, Line, VramBudget, Weights, vram_budget
 from expert_residency.sim.choices.session import session_lines, session_shape, streamed_kv_bytes
 from expert_residency.traces import ModelGeometry
 
@@ -52,6 +55,58 @@ def card_budget(
     )
     lines = session_lines(shape, context, kv_type=kv_type, kv_resident=kv_resident, draft=draft)
     return vram_budget(profile.gpu, weights, lines, reserve_bytes=reserve_bytes)
+
+
+def stage_budget(
+    geometry: ModelGeometry,
+    profile: HardwareProfile,
+    first: int,
+    end: int,
+    session: Sequence[Line],
+    *,
+    by_layer: bool = False,
+    later: bool = False,
+) -> VramBudget:
+    """Budget of a card that runs MoE layers `first` to `end - 1`.
+
+    Parameters
+    ----------
+    geometry, profile
+        The model in one quantization, and the machine.
+    first, end
+        MoE layers, from 0; none if equal.
+    session
+        Lines of the context.
+    by_layer
+        The context lies with its layers, as in llama.cpp, and the card takes its share of it, rounded up; else
+        every card has a place for the whole of it. Buffers, and what was given for each card, are never divided.
+    later
+        Whether the card is not the first, and keeps the reserve of a later stage where contexts are not divided.
+
+    Returns
+    -------
+    VramBudget
+        Lines in bytes, and what they leave for experts.
+    """
+    last = end == geometry.n_layers and end > first
+    dense = sum(geometry.dense_bytes[first:end])
+    dense += geometry.dense_only_bytes if first == 0 and end > first else 0
+    lines = list(session)
+    if by_layer:
+        share, total = layer_span(geometry, first, end), layer_span(geometry, 0, geometry.n_layers)
+        lines = [
+            line if line.name in ("buffers", "session") else replace(line, nbytes=-(-line.nbytes * share // total))
+            for line in session
+        ]
+    elif later:
+        lines.append(Line("stage reserve", STAGE_RESERVE_BYTES, "Strata's split, later stages"))
+    return vram_budget(profile.gpu, Weights(dense, geometry.head_bytes if last else 0), lines)
+
+
+def layer_span(geometry: ModelGeometry, first: int, end: int) -> int:
+    """Layers of the model from MoE layer `first` up to `end`; layers without experts go with the next one."""
+    ids, total = geometry.layer_ids, max(geometry.total_layers, geometry.layer_ids[-1] + 1)
+    return (ids[end] if end < geometry.n_layers else total) - (ids[first] if first else 0)
 
 
 def ram_budget(

@@ -6,9 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from expert_residency.sim.cli.common import caution, number, show, table, warn, write_json
+from expert_residency.sim.cli.common import caution, number, say, show, table, warn, write_json
 
 if TYPE_CHECKING:
     from expert_residency.hwmodels.profile import HardwareProfile
@@ -32,7 +30,7 @@ def show_layers(
     from expert_residency.sim.split.layers.study import study_layers
     from expert_residency.sim.split.study import split_caveats
 
-    found = study_layers(question, trace, profiles, lambda text: typer.echo(text, err=True))
+    found = study_layers(question, trace, profiles, lambda text: say(text, err=True))
     known = split_caveats(question, trace, profiles)
     if json is not None:
         data = study_to_dict(found) | {"caveats": known}
@@ -75,11 +73,11 @@ def _print_study(found: LayerStudy) -> None:
     show(out)
     for answer in found.answers:
         if answer.limit:
-            typer.echo(f"{_label(answer)}: {answer.limit}.")
+            say(f"{_label(answer)}: {answer.limit}.")
     if best is not None:
         print_answer(best, found.preset.name)
     for sentence in found.next_cards():
-        typer.echo(sentence)
+        say(sentence)
 
 
 def print_answer(answer: LayerAnswer, engine: str) -> None:
@@ -106,13 +104,13 @@ def print_answer(answer: LayerAnswer, engine: str) -> None:
     causes = ", ".join(
         f"{cause} {ns / placement.passes / 1e6:.2f}" for cause, ns in placement.parts.named().items() if ns
     )
-    typer.echo(f"ms of a pass, {placement.ms_a_pass:.2f} in all: {causes}.")
+    say(f"ms of a pass, {placement.ms_a_pass:.2f} in all: {causes}.")
     for line in answer.lines:
-        typer.echo(f"{line.placement.tokens_per_s:.1f} tok/s simulated, {line.what}:")
-        typer.echo(f"  {line.text}")
+        say(f"{line.placement.tokens_per_s:.1f} tok/s simulated, {line.what}:")
+        say(f"  {line.text}")
     if len(set(placement.cards)) > 1:
         order = ", ".join(f"CUDA{n} = {card}" for n, card in enumerate(placement.cards))
-        typer.echo(f"The cards must stand in this order (CUDA_VISIBLE_DEVICES): {order}.")
+        say(f"The cards must stand in this order (CUDA_VISIBLE_DEVICES): {order}.")
 
 
 def study_to_dict(found: LayerStudy) -> dict[str, Any]:
@@ -213,7 +211,7 @@ def show_rules(
         )  # fmt: skip
     show(out)
     if found.tokens_per_s is not None and found.pass_ns is not None:
-        typer.echo(f"{found.tokens_per_s:.1f} tok/s simulated, a pass takes {found.pass_ns / 1e6:.2f} ms")
+        say(f"{found.tokens_per_s:.1f} tok/s simulated, a pass takes {found.pass_ns / 1e6:.2f} ms")
     caution(known)
     warn(list(found.warnings))
 
@@ -245,7 +243,7 @@ def show_engines(
             question, engine=name, kv_type=question.kv_type or preset.kv_type, miss=miss_of(preset, None),
             carve=preset.places == "layers",
         )  # fmt: skip
-        rows += simulated_study(own, preset, trace, profiles, lambda text: typer.echo(text, err=True))
+        rows += simulated_study(own, preset, trace, profiles, lambda text: say(text, err=True))
     rows.sort(key=lambda row: (len(row["cards"]), -(row["tokens_per_s"] or 0)))
     known = split_caveats(question, trace, profiles)
     if json is not None:

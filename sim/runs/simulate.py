@@ -15,17 +15,19 @@ from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.units import ns_for_bytes
 from expert_residency.policies import adopted_sha256, create
 from expert_residency.policies.registry import KINDS
-from expert_residency.sim.choices.caveats import TraceFacts, caveats, texts
+from expert_residency.sim.choices.caveats import TraceFacts, caveats, counts_context, texts
 from expert_residency.sim.choices.prefetch_rule import parse_insertion
 from expert_residency.sim.choices.preset import MISS_MODES, EnginePreset, load_engine
+from expert_residency.sim.choices.session import session_lines
 from expert_residency.sim.choices.spec import START_STATES, RunSpec
+from expert_residency.sim.choices.vram import stage_budget
 from expert_residency.sim.kernel import choose_timed
 from expert_residency.sim.residency.future import kept_with, make_future
 from expert_residency.sim.residency.laws import ranked_by
 from expert_residency.sim.residency.pool import LISTS, CachePool, check_room, make_pool
 from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.runs.requests import apart, joined_run, one_by_one
-from expert_residency.sim.timed.attention import Context
+from expert_residency.sim.timed.attention import Context, lengths
 from expert_residency.sim.timed.engine import Policies, SimPyEngine
 from expert_residency.sim.timed.host import HostPlan, plan_host
 from expert_residency.sim.timed.machine import Machine
@@ -99,7 +101,7 @@ def prepare(
     if eviction.needs_future or chosen.prefetch.needs_future or placement.needs_future:
         chosen.future = _future(trace, recorder is not None)
     pool = _pool(trace, spec, machine)
-    _check_vram(machine, trace.geometry, pool.capacity, spec, chosen.insertion.staging_slots)
+    _check_vram(machine, trace, pool.capacity, spec, chosen.insertion.staging_slots)
     cache = CachePool(pool, eviction, admission, chosen.future, alloc=recorder or alloc)
     ranked = ranked_by(placement, pool, chosen.future)
     placed = cache.place(ranked)
@@ -288,24 +290,34 @@ def _future(trace: RoutingTrace, compiled: bool) -> Future:
 
 
 def _check_vram(
-    machine: Machine, geometry: ModelGeometry, room: Sequence[int], spec: RunSpec, staging_slots: int
+    machine: Machine, trace: RoutingTrace, room: Sequence[int], spec: RunSpec, staging_slots: int
 ) -> None:
-    """Refuse a cache that the card cannot hold beside the dense part and the staging ring.
+    """Refuse a cache that a card cannot hold beside dense weights, the trace's longest context and the reserve.
 
-    A run is not told the length of its context, and the reserve is the engine's choice: `sim.choices.vram` counts
-    both.
+    A capacity that was worked out from what a context leaves has its own, which is counted in it.
     """
-    by_layer = spec.capacity.scope == "layer"
-    needs = vram_needs(geometry, machine.layer_card, room, by_layer=by_layer, staging_slots=staging_slots)
-    for number, card in enumerate(machine.cards):
-        cache, dense = needs.get(number, (0, 0))
-        usable = card.gpu.vram_usable_bytes
-        if cache + dense > usable:
+    geometry, worked_out = trace.geometry, counts_context(spec.capacity)
+    tokens = int(lengths(trace, spec.depth).max(initial=1))
+    shape = None if worked_out else geometry.session_shape
+    session = [] if shape is None else session_lines(shape, max(tokens, 1), kv_type=spec.kv_type)
+    divided = load_engine(spec.engine).places == "layers"
+    needs = vram_needs(
+        geometry, machine.layer_card, room, by_layer=spec.capacity.scope == "layer", staging_slots=staging_slots
+    )
+    for number, (cache, _) in needs.items():
+        card, layers = machine.cards[number], [i for i, c in enumerate(machine.layer_card) if c == number]
+        budget = stage_budget(
+            geometry, card, layers[0], layers[-1] + 1, session, by_layer=divided,
+            later=number > machine.layer_card[0] and not worked_out,
+        )  # fmt: skip
+        left = budget.cache_bytes + (card.gpu.vram_reserve_bytes if worked_out else 0)
+        if cache > left:
+            context = f", a context of {tokens:,} tokens ({spec.kv_type} KV)" if session else ""
             raise MisfitError(
-                f"{card.name}: an expert cache of {cache / 2**30:.2f} GiB beside {dense / 2**30:.2f} GiB of dense "
-                f"weights does not fit into {usable / 2**30:.2f} GiB of usable VRAM; at most "
-                f"{max(0, usable - dense) / 2**20:.0f}MiB are left for experts, context and the "
-                "engine's reserve not counted (residency vram)"
+                f"{card.name}: an expert cache of {cache / 2**30:.2f} GiB beside dense weights{context} and the "
+                f"engine's reserve, {budget.taken_bytes / 2**30:.2f} GiB, does not fit into "
+                f"{budget.usable_bytes / 2**30:.2f} GiB of usable VRAM; at most {max(0, left) / 2**20:.0f}MiB are "
+                "left for experts (residency vram)"
             )
 
 

@@ -75,7 +75,11 @@ def gain_sentence(found: SplitStudy) -> str | None:
     if not smaller:
         return None
     nth = ("second", "third", "fourth")[count - 2]
-    if (fewer := max((a for a in smaller if a.placement), key=lambda a: a.tokens_per_s, default=None)) is None:
+    if (
+        fewer := max(
+            (a for a in smaller if a.placement), key=lambda a: (bool(a.simulated), a.tokens_per_s), default=None
+        )
+    ) is None:
         return f"Without a {nth} card it does not fit."
     assert fewer.placement is not None
     if best.simulated and fewer.simulated:

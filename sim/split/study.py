@@ -332,7 +332,9 @@ def _simulate(found: SplitStudy, trace: RoutingTrace, progress: Callable[[str], 
     for answer in sorted(found.answers, key=lambda a: -a.tokens_per_s):
         if answer.placement:
             groups.setdefault((answer.cards, answer.geometry.label), []).append(answer)
-    for group in list(groups.values())[: question.simulate]:
+    first = {len(group[0].cards): group for group in reversed(groups.values())}  # the best of each number of cards
+    chosen = [*sorted(first.values(), key=lambda group: -group[0].tokens_per_s), *groups.values()]
+    for group in list({id(group): group for group in chosen}.values())[: question.simulate]:
         for answer in group:  # the fastest host mode that the engine takes
             assert answer.placement is not None
             if progress:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from expert_residency.hwmodels.vram import Line, VramBudget
+from expert_residency.hwmodels.vram import VramBudget
+from expert_residency.sim.choices.vram import layer_span, stage_budget
 from expert_residency.sim.split.layers.times import THIRDS, LayerCosts, Parts
 from expert_residency.sim.split.memory import HEADROOM_BYTES, Needs
 from expert_residency.traces import ModelGeometry
@@ -69,8 +70,7 @@ class LayerProblem:
 
     def span(self, first: int, end: int) -> int:
         """Layers of the model from MoE layer `first` up to `end`; layers without experts go with the next one."""
-        ids = (*self.geometry.layer_ids, self.total_layers)
-        return (ids[end] if end < self.geometry.n_layers else self.total_layers) - (ids[first] if first else 0)
+        return layer_span(self.geometry, first, end)
 
     def dense_on_host(self, host_layers: int, *, head: bool) -> int:
         """Bytes of dense weights that the CPU reads."""
@@ -96,24 +96,12 @@ class LayerProblem:
         VramBudget
             Lines in bytes, and what they leave for experts.
         """
-        geometry, needs = self.geometry, self.needs
-        gpu = self.costs.cards[card].gpu
-        lines = [
-            Line("reserve", gpu.vram_reserve_bytes, "profile"),
-            Line("dense weights", sum(geometry.dense_bytes[first:end]), geometry.source),
-        ]
-        last = end == geometry.n_layers
-        if geometry.dense_only_bytes and first == 0:
-            lines.append(Line("layers without experts", geometry.dense_only_bytes, geometry.source))
-        if geometry.head_bytes and last and output:
-            lines.append(Line("head", geometry.head_bytes, geometry.source))
-        share, total = self.span(first, end), self.total_layers
-        for line in needs.session:
-            of_a_card = line.name in ("buffers", "session")  # buffers, and what was given for each card
-            lines.append(line if of_a_card else replace(line, nbytes=-(-line.nbytes * share // total)))
-        if last:
-            lines += needs.draft
-        return VramBudget(card, gpu.vram_usable_bytes, tuple(lines))
+        geometry, profile = self.geometry, self.costs.cards[card]
+        if not output:
+            geometry = replace(geometry, head_bytes=0)
+        made = stage_budget(geometry, profile, first, end, self.needs.session, by_layer=True)
+        draft = self.needs.draft if end == geometry.n_layers else ()
+        return VramBudget(card, made.usable_bytes, (*made.lines, *draft))
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,8 @@ def resident(ask: Ask) -> HostPlan:
     rest = [key for key in range(len(ask.sizes)) if key not in ask.on_card]
     total, usable = sum(ask.sizes[key] for key in rest), ask.usable_bytes
     if total > usable:
-        raise ask.refuse("what no card holds", total, usable, "use --host budget:gib=N, or mmap")
+        hint = "" if ask.on_card else "start with full cards (--placement full), "
+        raise ask.refuse("what no card holds", total, usable, f"{hint}use --host budget:gib=N, or mmap")
     limit = ask.profile.ram.pin_limit_bytes if ask.params["pin"] == "slices" else 0
     source, pinned = [PAGE_CACHE] * len(ask.sizes), 0
     for key in rest:
