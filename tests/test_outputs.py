@@ -24,7 +24,10 @@ from expert_residency.traces import write_parquet
 from tests.test_engine import random_trace
 
 RUN = "--hardware tesla-p40 --slots-per-layer 2"
-SPLIT = "split --model qwen3.8-flash-next --quant UD-Q4_K_XL --gpu tesla-p40+rtx-3090 --host arena --simulate 0"
+SPLIT = (
+    "split --model qwen3.8-flash-next --quant UD-Q4_K_XL --gpu tesla-p40+rtx-3090 --host arena --simulate 0 "
+    "--engine strata"
+)
 FIT = "fit runs.csv --trace bundled:tinymoe-code --hardware rtx-5070 --engine generic --passes 12"
 COMMANDS = {
     "calibrate --out": "calibrate --like tesla-p40 --trace tiny.parquet --out {}.toml",

@@ -119,12 +119,14 @@ EXAMPLES = {
     "split": [
         (
             "split --model granite-3.0-1b-a400m --quant FP16 --gpu tesla-p40 --count 1..2 --ram 32GB "
-            "--session 1GiB --simulate 0"
+            "--session 1GiB --simulate 0 --engine generic"
         ),
         (
             "split --model granite-3.0-1b-a400m --quant Q8_0 --gpu tesla-p40 --count 2 --session 1GiB "
-            "--n-cpu-moe 6 --layers 10,14"
+            "--n-cpu-moe 6 -ts 10,15"
         ),
+        "split --model granite-3.0-1b-a400m --quant Q8_0 --gpu rtx-3070 --count 1..2 --session 5000MiB",
+        "split --model granite-3.0-1b-a400m --quant Q8_0 --gpu rtx-3070 --session 1GiB --ram 64GB --engine all",
     ],
     "sweep": ["sweep <folder>/sweep.toml --out <folder>/swept-again --workers 1"],
     "tune": ["tune <folder>/tune.toml --out <folder>/tuned --trials 3"],

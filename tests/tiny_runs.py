@@ -137,9 +137,11 @@ CHANGED = {
     "prefill_admits": st.booleans(),
     "adapt_waits": st.booleans(),
     "reads": st.sampled_from(["drive", "link"]),
+    "syncs": st.sampled_from(["layer", "cpu"]),
+    "cpu_core_gb_per_s": st.sampled_from([None, whole(0.5)]),
     **dict.fromkeys(
         ("plan_us", "combine_us", "pass_us", "row_us", "draft_us", "start_us", "send_us", "ahead_us", "copy_us",
-         "fill_us", "fill_copy_us", "beside_us"),
+         "fill_us", "fill_copy_us", "beside_us", "cpu_layer_us"),
         MICROSECONDS,
     ),
 }  # fmt: skip
