@@ -16,7 +16,7 @@ from expert_residency.hwmodels.datasheet import CPU_SHARE, from_data_sheet
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.runs import LlamaRun, load_llama_runs
 from expert_residency.sim.choices.preset import EnginePreset, load_engine
-from expert_residency.sim.split.layers.times import THIRDS, LayerCosts, Parts
+from expert_residency.sim.runs.layer_sums import THIRDS, LayerSums, Parts
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder
 
 ENGINE = "llama.cpp"
@@ -77,7 +77,7 @@ def parts_of(run: LlamaRun, preset: EnginePreset) -> Parts:
         run.machine, gpu=run.gpu, gpu_gb_per_s=run.gpu_gb_per_s or 0, cpu=run.cpu, cores=run.cores,
         ram_gb_per_s=run.ram_gb_per_s,
     )  # fmt: skip
-    costs = LayerCosts(one_token(geometry), {run.machine: profile}, profile, preset)
+    costs = LayerSums(one_token(geometry), {run.machine: profile}, profile, preset)
     if run.n_cpu_moe == "cpu":
         total = costs.ends(run.machine, None)
         for layer in range(geometry.n_layers):
