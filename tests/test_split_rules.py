@@ -142,7 +142,9 @@ class TestTimed:
             ran = simulate_placement(placement, trace, {card.name: profile}, profile, engine=preset)
             assert placement.hit_rate == 1
             assert ran.hit_rate == 1
-            assert placement.pass_ns / 1e6 == pytest.approx(ran.ms_a_pass, rel=1e-4)
+            assert placement.pass_ns / 1e6 == pytest.approx(
+                ran.ms_a_pass, rel=1e-3
+            )  # attention is the engine's alone
 
     def test_estimate_is_near_the_engine_with_misses_on_the_cpu(self, trace, curve):
         machine = flash(curve, ["tesla-p40"], "IQ3_S", mode="arena", ram=200 * GB)
@@ -289,7 +291,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("more", "message"),
         [
-            (("--gpu", "tesla-p41"), "unknown hardware profile 'tesla-p41'; did you mean tesla-p40"),
+            (("--gpu", "tesla-p41"), "unknown hardware profile or card 'tesla-p41'; did you mean tesla-p4"),
             (("--gpu", "tesla-p40", "--host", "swap"), "unknown host mode 'swap' (known: arena, mmap, resi"),
             (("--gpu", "tesla-p40", "--count", "x"), "--count x: expected a number of cards, or a range as 1..3"),
             (("--gpu", "tesla-p40", "--ram", "64"), "size 64 has no unit"),
