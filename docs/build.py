@@ -64,7 +64,7 @@ BLOCKS: dict[str, dict[str, Block]] = {
     "split": _blocks("split_tables", "seed", "ram", "formula", "measured", "third", "pair"),
     "policies": {
         "listing": Block("policy_tables:listing"),
-        **_blocks("policy_tables", "claims", "hits", "inversion", "speeds", traces=True),
+        **_blocks("policy_tables", "claims", "hits", "inversion", "speeds", "length", traces=True),
     },
     "prefetch": _blocks("prefetch_tables", "speeds", "rules", "inversion", "line", traces=True),
 }

@@ -21,6 +21,7 @@ from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.runs.counts import ReplayResult
 from expert_residency.sim.runs.replay import compulsory_bound, replay
 from expert_residency.sim.runs.simulate import simulate
+from expert_residency.sim.studies.stability import stability
 from expert_residency.sim.timed.result import RunResult
 from expert_residency.text import markdown
 from expert_residency.traces import RoutingTrace, read_trace
@@ -283,3 +284,37 @@ def claims() -> str:
         verdict = "yes" if agree == len(known) else "no" if agree == 0 else f"in {agree} of {len(known)}"
         rows.append((claim.text, claim.source, *(" ".join(row) for row in cells), verdict))
     return markdown(("fewer misses", "published by", *(case.name for case in CASES), "ours agree"), rows)
+
+
+SIZES = (
+    (1, 100),
+    (1, None),
+    (2, None),
+    (5, None),
+    (10, 50),
+    (10, 150),
+    (10, None),
+    (20, 150),
+    (20, None),
+    (50, None),
+)
+RANKED = ("lru", "fifo", "lfu", "lfru", "clock", "s3fifo", "arc", "slru", "random")
+
+
+def length() -> str:
+    """How many requests and tokens a ranking needs."""
+    case = next(case for case in CASES if case.name == "gpt-oss-20b")
+    file = Path(os.environ["EXPERT_RESIDENCY_SHARED"], "traces", case.file)
+    parts = stability(read_trace(file, model=case.model), RANKED, (0.125, 0.25, 0.5), SIZES, simulator="kernel")
+    heads = ("requests", "tokens of each", "tokens", "pairs in order %", "worst part %", "best one loses, points")
+    return markdown(
+        heads,
+        (
+            (
+                str(part.requests), "all" if part.tokens_each is None else f"first {part.tokens_each}",
+                f"{part.tokens:,.0f}", f"{100 * part.in_order:.1f}", f"{100 * part.worst:.1f}",
+                f"{100 * part.lost:.2f}",
+            )
+            for part in parts
+        ),
+    )  # fmt: skip

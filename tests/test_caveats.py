@@ -86,7 +86,7 @@ def test_each_check_fires_and_is_silent(trace):
     cut = trace.select_passes(np.arange(trace.n_passes) < 1)
     assert "short" in kinds(caveats(cut))
     facts = TraceFacts.of(trace)
-    long = replace(facts, requests=frozenset(range(9)), decode_tokens=5000)
+    long = replace(facts, requests=frozenset(range(10)), decode_tokens=5000)
     assert base - kinds(caveats(long, hardware=[profile], spec=spec)) == {"short"}
     assert base - kinds(caveats(trace, hardware=[profile], spec=replace(spec, miss="fetch"))) == {"cpu-rate"}
     rate = Quantity(value=100.0, kind="assumed", source="a test's")

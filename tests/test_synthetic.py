@@ -365,6 +365,11 @@ def test_fitted_statistics_are_within_their_tolerance():
 # ---- the bundled trace -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
+def test_the_bundled_requests_are_what_their_command_makes():
+    assert bundled.load("flash-next-requests").content_hash == bundled_trace("flash-next-requests").content_hash
+
+
 def test_bundled_trace_is_what_its_command_makes():
     assert "flash-next-synthetic" in bundled.list_bundled()
     stored, made = bundled.load("flash-next-synthetic"), bundled_trace()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,6 +21,7 @@ def demo(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from expert_residency.hwmodels.registry import load_profile
+    from expert_residency.sim.runs.basis import Basis
     from expert_residency.sim.studies.demo import LOOK_AHEAD, SHOWN, SYNTHETIC, demo_specs, demo_trace, run_demo
     from expert_residency.sim.timed.binding import binding_sentence
 
@@ -34,16 +35,16 @@ def demo(
     data = []
     for name, machine in SHOWN:
         here = {run.policy: run for run in runs if (run.trace, run.machine) == (name, machine)}
-        geometry = demo_trace(name, passes).geometry
+        geometry, basis = demo_trace(name, passes).geometry, Basis.of(demo_trace(name, passes))
         ahead = here.pop(LOOK_AHEAD)
         base_ns = here["lru"].result.decode_ns
         best_ns = min(run.result.decode_ns for run in (ahead, *here.values()))
-        where = {"trace": name, "machine": machine}
+        where: dict[str, Any] = {"trace": name, "machine": machine, "basis": vars(basis)}
         gib = ahead.capacity_bytes / 2**30
         slots = ahead.capacity_bytes // max(geometry.expert_bytes)
         shown = table(
             f"{name}, {'synthetic' if name == SYNTHETIC else 'recorded'}: {load_profile(machine).summary}\n"
-            f"{gib:.2f} GiB for experts, about {slots:,} of {geometry.n_experts:,}",
+            f"{gib:.2f} GiB for experts, about {slots:,} of {geometry.n_experts:,}; over {basis.words}",
             [
                 "policy",
                 "tokens/s",

@@ -68,6 +68,7 @@ def replay(
     from expert_residency.errors import SimError
     from expert_residency.policies import create, sees_future
     from expert_residency.sim.choices.spec import make_capacity
+    from expert_residency.sim.runs.basis import Basis
     from expert_residency.text import check_known
 
     if oversize not in ("waves", "overflow"):
@@ -110,6 +111,7 @@ def replay(
         )
     asked_for = [spec for spec in order if spec not in BOUNDS or spec in (eviction or [])]
     notes = dict.fromkeys(w for spec in asked_for for w in results[spec].warnings)
+    typer.echo(f"over {Basis(**data['basis']).words}")
     caution(data["caveats"])
     warn(list(notes))
 
@@ -120,6 +122,7 @@ def _whole(
     """Facts of the trace, and one result a policy; the steps and what oracles know are made once."""
     import numpy as np
 
+    from expert_residency.sim.runs.basis import Basis
     from expert_residency.sim.runs.optimum import check_bound
     from expert_residency.sim.runs.replay import compulsory_bound, matches_engine, replay
     from expert_residency.sim.runs.requests import apart, hits_by_request
@@ -148,6 +151,7 @@ def _whole(
         firsts = sum(len(np.unique(part.keys)) for _, part in parts)
         bound = 1 - firsts / recorded.n_lookups
     facts = {"trace_sha256": recorded.content_hash, "cold": options["cold"], "compulsory_bound": bound}
+    facts["basis"] = vars(Basis.of(recorded))
     return _head(facts, recorded, results) | {"policies": agreements}, results
 
 
@@ -155,21 +159,29 @@ def _streamed(
     path: str, asked: list[str], room: Capacity, admission: str, options: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, ReplayResult]]:
     """The same of a trace that is read in parts."""
+    from expert_residency.sim.runs.basis import Basis, generated
     from expert_residency.sim.runs.stream import replay_stream
     from expert_residency.traces.stream import stream_geometry, stream_parquet
 
     first: list[RoutingTrace] = []
+    requests: set[int] = set()
+    tokens = 0
 
     def parts() -> Iterator[RoutingTrace]:
+        nonlocal tokens
         for part in stream_parquet(path):
             first[:] = [part]
+            names, emitted = generated(part)
+            requests.update(names)
+            tokens += emitted
             yield part
 
     found = replay_stream(parts(), stream_geometry(path), asked, room, admission=admission, **options)
     results = dict(zip(asked, found, strict=True))
     fresh = [result.phases["all"] for result in found if not result.placed]
     bound = 1 - fresh[0].compulsory / fresh[0].distinct if fresh else None
-    return _head({"trace_sha256": None, "compulsory_bound": bound}, first[0], results) | {"policies": {}}, results
+    facts = {"trace_sha256": None, "compulsory_bound": bound, "basis": vars(Basis(len(requests), tokens))}
+    return _head(facts, first[0], results) | {"policies": {}}, results
 
 
 def _head(facts: dict[str, Any], trace: RoutingTrace, results: dict[str, ReplayResult]) -> dict[str, Any]:

@@ -22,11 +22,14 @@ from expert_residency.sim.cli.common import (
     say,
     show,
     table,
+    warn,
 )
 from expert_residency.sim.cli.progress import Bar
 from expert_residency.sim.cli.reading import ColdOpt, takes_reading
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from expert_residency.sim.sweep import SweepResult
 
 FileArg = Annotated[
@@ -66,7 +69,7 @@ def sweep_command(
     fmt: FormatOpt = None,
     model: ModelOpt = None,
     words: Words | None = None,
-    passes: PassesOpt = 200,
+    passes: PassesOpt = 4000,
     reading: Reading | None = None,
     cold: ColdOpt = "trace",
     workers: WorkersOpt = None,
@@ -126,7 +129,7 @@ def sweep_command(
 
 def _summary(result: SweepResult) -> dict[str, Any]:
     counts = result.frame["status"].value_counts().to_dict()
-    from expert_residency.sim.report.data import row_caveats, varying
+    from expert_residency.sim.report.data import bases, regime_warnings, row_caveats, varying
 
     columns = ["cell", "trace", "hardware", "capacity_bytes", "eviction", "prefetch", "miss", "tokens_per_s",
                "ms_per_token", "hit_rate", "vram_bytes"]  # fmt: skip
@@ -137,13 +140,15 @@ def _summary(result: SweepResult) -> dict[str, Any]:
         "cells": len(result.frame),
         "ran": result.ran,
         "status": {str(k): int(v) for k, v in sorted(counts.items())},
+        "basis": {trace: vars(basis) for trace, basis in bases(result.frame).items()},
+        "warnings": [case["text"] for case in regime_warnings(result.frame)],
         "caveats": [case["text"] for case in row_caveats(result.frame)],
         "best": best.where(best.notna(), None).to_dict("records"),
     }
 
 
 def _print(result: SweepResult) -> None:
-    from expert_residency.sim.report.data import chosen, row_caveats, varying
+    from expert_residency.sim.report.data import chosen, varying
 
     frame = result.frame
     real = result.best(len(frame))
@@ -167,5 +172,16 @@ def _print(result: SweepResult) -> None:
     say(f"{ok} of {len(frame)} cells have numbers ({ran}); {result.folder}")
     for reason, group in failed.groupby("reason", sort=False):
         say(f"warning: {len(group)} cells {group['status'].iloc[0]}: {reason}")
-    caution([f"{case['text']} ({case['count']} of {ok} cells)" for case in row_caveats(frame)])
+    print_basis(frame)
     say(f"next: residency report {result.folder} --out report.html")
+
+
+def print_basis(frame: pd.DataFrame) -> None:
+    """What the ranking of each trace stands on; caveats and warnings of the cells, alike ones together."""
+    from expert_residency.sim.report.data import bases, regime_warnings, row_caveats
+
+    ok = int((frame["status"] == "ok").sum())
+    for trace, basis in bases(frame).items():
+        say(f"ranking of {trace}: over {basis.words}")
+    for tell, cases in ((caution, row_caveats(frame)), (warn, regime_warnings(frame))):
+        tell([f"{case['text']} ({case['count']} of {ok} cells)" for case in cases])

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.common import caution, number, percent, say, show, table
+from expert_residency.sim.cli.common import number, percent, say, show, table
 from expert_residency.sim.cli.progress import Bar
+from expert_residency.sim.cli.sweep import print_basis
 
 FileArg = Annotated[Path, typer.Argument(metavar="TUNE.toml", help="Choices with {parameters}, and their ranges.")]
 OutOpt = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the results, like a sweep's.")]
@@ -20,7 +21,6 @@ ResumeOpt = Annotated[bool, typer.Option("--resume", help="Go on with what DIR h
 @app.command("tune")
 def tune_command(file: FileArg, out: OutOpt, trials: TrialsOpt = 50, resume: ResumeOpt = False) -> None:
     """Search for policy parameters with optuna: fewest ms a token, or the front of ms against VRAM."""
-    from expert_residency.sim.report.data import row_caveats
     from expert_residency.sim.studies.tune import tune
 
     try:
@@ -52,5 +52,5 @@ def tune_command(file: FileArg, out: OutOpt, trials: TrialsOpt = 50, resume: Res
             )  # fmt: skip
     show(rows)
     say(f"{len(result.frame)} different cells, {len(result.failed)} without numbers; {out}")
-    caution([f"{case['text']} ({case['count']} cells)" for case in row_caveats(result.frame)])
+    print_basis(result.frame)
     say(f"next: residency report {out} --out report.html")

@@ -7,6 +7,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from expert_residency.sim.runs.basis import Basis
 from expert_residency.sim.sweep.rows import POLICY_COLUMNS
 
 if TYPE_CHECKING:
@@ -145,6 +146,13 @@ def row_caveats(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return _alike(frame, "caveats") if "caveats" in frame else []
 
 
+def bases(frame: pd.DataFrame) -> dict[str, Basis]:
+    """What the cells of each trace stand on; the least of them where passes differ. Old sweeps do not say it."""
+    known = frame[(frame["status"] == "ok") & frame["requests"].notna()]
+    least = known.groupby("trace", sort=False)[["requests", "decode_tokens"]].min()
+    return {str(trace): Basis(int(row.requests), int(row.decode_tokens)) for trace, row in least.iterrows()}
+
+
 def _alike(frame: pd.DataFrame, column: str) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for cell, lines in zip(frame["cell"], frame[column], strict=True):
@@ -173,6 +181,8 @@ def facts(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:
     found: dict[tuple[str, str], None] = {("sweep", name or "without a name"): None}
     status = frame["status"].value_counts()
     found[("cells", ", ".join(f"{n} {what}" for what, n in sorted(status.items())))] = None
+    for trace, basis in bases(frame).items():
+        found[(f"ranking of {trace}", f"over {basis.words}")] = None
     for row in frame[frame["manifest"].notna()].to_dict("records"):
         made = json.loads(row["manifest"])
         found[("program", f"expert-residency {made['version']}")] = None
@@ -190,6 +200,6 @@ def facts(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:
 
 
 __all__ = [
-    "CAUSE_WORDS", "FILTERS", "NUMBERS", "chosen", "columnar", "facts", "filters", "regime_warnings",
+    "CAUSE_WORDS", "FILTERS", "NUMBERS", "bases", "chosen", "columnar", "facts", "filters", "regime_warnings",
     "report_rows", "row_caveats", "varying", "without_numbers",
 ]  # fmt: skip

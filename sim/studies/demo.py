@@ -27,7 +27,7 @@ from expert_residency.sim.timed.result import RunResult
 from expert_residency.traces import ModelGeometry, RoutingTrace
 from expert_residency.traces.bundled import load
 
-SYNTHETIC, RECORDED = "flash-next-synthetic", ("tinymoe-prose", "tinymoe-code")
+SYNTHETIC, RECORDED = "flash-next-requests", ("tinymoe-prose", "tinymoe-code")
 SHOWN = (
     (SYNTHETIC, "rtx-5070-7600"),
     (SYNTHETIC, "rtx-5060ti-5700x3d"),
@@ -35,8 +35,6 @@ SHOWN = (
     *((name, "rtx-5060ti-5700x3d") for name in RECORDED),
 )
 """(trace, machine) of every table."""
-RECORDED_PASSES = 258
-"""Of a recorded trace: its prompts and the first quarter of what was generated."""
 POLICIES: dict[str, dict[str, Any]] = {
     "lru": {"eviction": "lru"},
     "lfu": {"eviction": "lfu"},
@@ -113,11 +111,13 @@ def run_demo(
     found: dict[int, RunResult] = {}
     if workers <= 1:
         for i, (name, _, _, spec) in enumerate(specs):
-            found[i] = _run(name, spec, passes)
+            found[i] = _run(name, spec, passes, len(specs))
             progress(len(found))
     else:
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            jobs = {pool.submit(_run, name, spec, passes): i for i, (name, _, _, spec) in enumerate(specs)}
+            jobs = {
+                pool.submit(_run, name, spec, passes, len(specs)): i for i, (name, _, _, spec) in enumerate(specs)
+            }
             for job in as_completed(jobs):
                 found[jobs[job]] = job.result()
                 progress(len(found))
@@ -138,12 +138,11 @@ def run_demo(
 def demo_trace(name: str, passes: int | None) -> RoutingTrace:
     """A bundled trace, or its first passes."""
     trace = load(name)
-    most = min(
-        trace.n_passes if passes is None else passes, RECORDED_PASSES if name in RECORDED else trace.n_passes
-    )
-    return trace if most == trace.n_passes else trace.select_passes(np.arange(trace.n_passes) < most)
+    if passes is None or passes >= trace.n_passes:
+        return trace
+    return trace.select_passes(np.arange(trace.n_passes) < passes)
 
 
-def _run(name: str, spec: RunSpec, passes: int | None) -> RunResult:
-    """One run in a worker, which loads each trace once."""
-    return simulate(demo_trace(name, passes), spec)
+def _run(name: str, spec: RunSpec, passes: int | None, runs: int) -> RunResult:
+    """One of so many runs in a worker, which loads each trace once."""
+    return simulate(demo_trace(name, passes), spec, runs=runs)

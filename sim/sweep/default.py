@@ -16,8 +16,8 @@ AXES: dict[str, Sequence[Any]] = {
     "prefetch": ("none", "previous-token", "oracle"),
 }
 MISS = "fetch"
-PASSES = 200
-"""Enough for rankings to settle, few enough for minutes."""
+PASSES = 4_000
+"""Enough for rankings to settle (`sim.runs.basis`), few enough for minutes."""
 
 
 def default_sweep(

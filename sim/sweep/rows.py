@@ -67,6 +67,9 @@ COLUMNS: tuple[Column, ...] = (
     Column("cycles", "double", "1", "capacity over the bytes that one token touches"),
     Column("tokens", "int64", "tokens", "emitted by all passes"),
     Column("decode_tokens", "int64", "tokens", "emitted by all passes but prefills; speeds count these"),
+    Column("requests", "int32", "requests", "that decode; rankings stand on them and `decode_tokens`"),
+    Column("request_tokens", "integers", "tokens", "`decode_tokens` by request"),
+    Column("request_ns", "integers", "ns", "`decode_ns` by request"),
     Column("total_ns", "int64", "ns", "simulated time of all passes"),
     Column("decode_ns", "int64", "ns", "simulated time of all passes but prefills"),
     Column("tokens_per_s", "double", "tokens/s", "decoded tokens over decoding time"),
@@ -106,7 +109,12 @@ def schema() -> pa.Schema:
     """Arrow schema; each field carries its unit and meaning as metadata."""
     import pyarrow as pa
 
-    kinds = {"list": pa.list_(pa.string()), "double": pa.float64(), "bool": pa.bool_()}
+    kinds = {
+        "list": pa.list_(pa.string()),
+        "integers": pa.list_(pa.int64()),
+        "double": pa.float64(),
+        "bool": pa.bool_(),
+    }
     return pa.schema(
         [
             pa.field(
@@ -163,11 +171,14 @@ def room_row(trace: RoutingTrace, spec: RunSpec) -> Row:
 
 def result_row(result: RunResult) -> Row:
     """What a run found."""
-    prefetch = result.prefetch
+    prefetch, requests = result.prefetch, result.by_request()
     return {
         "status": OK,
         "tokens": int(result.pass_emits.sum()),
         "decode_tokens": result.decode_tokens,
+        "requests": len(requests),
+        "request_tokens": [one["tokens"] for one in requests],
+        "request_ns": [one["ns"] for one in requests],
         "total_ns": result.total_ns,
         "decode_ns": result.decode_ns,
         "tokens_per_s": result.tokens_per_s,

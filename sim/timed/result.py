@@ -209,7 +209,7 @@ class RunResult:
         Time of each pass.
     pass_causes : (P, causes)
         The same, by cause; rows add up to `pass_ns` exactly.
-    pass_phase, pass_emits : (P,)
+    pass_phase, pass_emits, pass_request : (P,)
         As in the trace.
     served_distinct, served_routed : (phases, tiers)
         Look-ups by tier, once an event and once a row.
@@ -228,6 +228,7 @@ class RunResult:
     pass_causes: npt.NDArray[np.int64]
     pass_phase: npt.NDArray[np.int8]
     pass_emits: npt.NDArray[np.int32]
+    pass_request: npt.NDArray[np.int64]
     served_distinct: npt.NDArray[np.int64]
     served_routed: npt.NDArray[np.int64]
     link_bytes: dict[str, int]
@@ -273,6 +274,17 @@ class RunResult:
         """Decoding time over decoded tokens; None without any."""
         return self.decode_ns / self.decode_tokens / 1e6 if self.decode_tokens else None
 
+    def by_request(self) -> list[dict[str, Any]]:
+        """Decoded tokens and decoding time of each request that decodes (of all passes, if none does)."""
+        chosen = self._decode() if self._decode().any() else np.ones(len(self.pass_ns), dtype=bool)
+        names, at = np.unique(self.pass_request[chosen], return_inverse=True)
+        tokens = np.zeros(len(names), dtype=np.int64)
+        ns = np.zeros(len(names), dtype=np.int64)
+        np.add.at(tokens, at, self.pass_emits[chosen])
+        np.add.at(ns, at, self.pass_ns[chosen])
+        rows = zip(names.tolist(), tokens.tolist(), ns.tolist(), strict=True)
+        return [{"request": name, "tokens": n, "ns": time} for name, n, time in rows]
+
     def percentile_ms(self, q: float) -> float | None:
         """Percentile of the time of a decode pass, in ms."""
         chosen = self.pass_ns[self._decode()]
@@ -299,10 +311,14 @@ class RunResult:
         }
 
     def frame(self) -> pd.DataFrame:
-        """One row a pass: `phase`, `emits` (tokens), `ms`, and its causes as `CAUSE_ms`, which add up to `ms`."""
+        """One row a pass: `request`, `pass_of_request` (from 0), `phase`, `emits` (tokens), `ms`, and its causes
+        as `CAUSE_ms`, which add up to `ms`.
+        """
         import pandas as pd
 
-        frame = pd.DataFrame({"phase": [PHASES[phase] for phase in self.pass_phase.tolist()]})
+        frame = pd.DataFrame({"request": self.pass_request})
+        frame["pass_of_request"] = frame.groupby("request").cumcount()
+        frame["phase"] = [PHASES[phase] for phase in self.pass_phase.tolist()]
         frame["emits"] = self.pass_emits
         frame["ms"] = self.pass_ns / 1e6
         for i, cause in enumerate(CAUSES):
@@ -323,6 +339,7 @@ class RunResult:
             "ms_per_pass_p50": self.percentile_ms(50),
             "ms_per_pass_p95": self.percentile_ms(95),
             "ms_per_pass_p99": self.percentile_ms(99),
+            "by_request": self.by_request(),
             "causes_ms_per_token": self.causes_ms_per_token(),
             "causes_ns": dict(zip(CAUSES, self.pass_causes.sum(axis=0).tolist(), strict=True)),
             "served_distinct": _table(self.served_distinct),

@@ -1,6 +1,6 @@
-"""The synthetic trace that ships with the package, and how it was made.
+"""The synthetic traces that ship with the package, and how they were made.
 
-`python -m expert_residency.traces.synthetic.bundle [FILE]` writes it again, by default over the one in
+`python -m expert_residency.traces.synthetic.bundle [FOLDER]` writes them again, by default over those in
 `traces/bundled`. Run it after a change of the generator, the style or the geometry.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from expert_residency.traces.geometry import load_model
 from expert_residency.traces.parquet import write_parquet
@@ -15,15 +16,18 @@ from expert_residency.traces.synthetic.generator import generate
 from expert_residency.traces.synthetic.style import load_style
 from expert_residency.traces.trace import RoutingTrace
 
-NAME = "flash-next-synthetic"
 MODEL = "qwen3.8-flash-next/IQ2_XS"
 STYLE = "qwen3.8-flash-next"
-PROMPT_TOKENS, TOKENS, SEED = 64, 448, 1
+SIZES: dict[str, dict[str, Any]] = {
+    "flash-next-synthetic": {"tokens": 448, "prompt_tokens": 64, "seed": 1},
+    "flash-next-requests": {"tokens": 320, "prompt_tokens": 16, "requests": 10, "seed": 2, "weights": False},
+}
+"""What `generate` is asked for, by name: one request, and as many as a ranking of policies needs."""
 
 
-def bundled_trace() -> RoutingTrace:
-    """One request at Qwen3.8-Flash-Next size: 64 prompt rows in one pass, then 448 decode passes."""
-    trace = generate(load_model(MODEL), load_style(STYLE), tokens=TOKENS, prompt_tokens=PROMPT_TOKENS, seed=SEED)
+def bundled_trace(name: str = "flash-next-synthetic") -> RoutingTrace:
+    """A trace at Qwen3.8-Flash-Next size; each request is a prompt in one pass and its decode passes."""
+    trace = generate(load_model(MODEL), load_style(STYLE), **SIZES[name])
     trace.meta["style_name"] = STYLE
     trace.meta["notes"] = [
         "SYNTHETIC: a random model fitted to published statistics of Qwen3.8-Flash-Next, no run was recorded",
@@ -32,11 +36,12 @@ def bundled_trace() -> RoutingTrace:
     return trace
 
 
-def main(path: Path) -> None:
-    """Write the trace to `path`."""
-    write_parquet(bundled_trace(), path)
+def main(folder: Path) -> None:
+    """Write the traces into `folder`."""
+    for name in SIZES:
+        write_parquet(bundled_trace(name), folder / f"{name}.parquet")
 
 
 if __name__ == "__main__":
-    here = Path(__file__).resolve().parent.parent / "bundled" / f"{NAME}.parquet"
+    here = Path(__file__).resolve().parent.parent / "bundled"
     main(Path(sys.argv[1]) if len(sys.argv) > 1 else here)

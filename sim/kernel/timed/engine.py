@@ -163,6 +163,7 @@ class TimedKernel:
             pass_causes=np.asarray(found.causes).reshape(-1, len(CAUSES)),
             pass_phase=np.asarray(self.trace.pass_phase, dtype=np.int8),
             pass_emits=np.asarray(self.trace.pass_emits, dtype=np.int32),
+            pass_request=np.asarray(self.trace.pass_request, dtype=np.int64),
             served_distinct=np.asarray(found.distinct).reshape(tiers),
             served_routed=np.asarray(found.routed).reshape(tiers),
             link_bytes={

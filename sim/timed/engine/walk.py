@@ -182,6 +182,7 @@ class SimPyEngine:
             pass_causes=np.asarray(self.pass_causes, dtype=np.int64),
             pass_phase=np.asarray(self.trace.pass_phase, dtype=np.int8),
             pass_emits=np.asarray(self.trace.pass_emits, dtype=np.int32),
+            pass_request=np.asarray(self.trace.pass_request, dtype=np.int64),
             served_distinct=np.asarray(self.decisions.served_distinct, dtype=np.int64),
             served_routed=np.asarray(self.decisions.served_routed, dtype=np.int64),
             link_bytes={
