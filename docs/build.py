@@ -1,6 +1,7 @@
 """Make the tables and figures of these pages anew: `python docs/build.py [--check] [NAME...]`.
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`. `BLOCKS` says which function makes it, `FIGURES`
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`, a number of a shipped profile between
+`<!-- value: PROFILE PATH -->` and `<!-- end -->`. `BLOCKS` says which function makes it, `FIGURES`
 who draws what is in `img/`. Without names all tables are made that take no time; a page (`split`), a table
 (`split:ram`) or a figure (`kernel-scaling.png`) is made when it is named. `--check` writes nothing and fails if a
 table is not what is made. Some need the recorded traces: EXPERT_RESIDENCY_SHARED is the folder of `traces/`.
@@ -18,9 +19,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from expert_residency.hwmodels.registry import load_profile
+
 HERE = Path(__file__).resolve().parent
 SHARED = "EXPERT_RESIDENCY_SHARED"
 _BLOCK = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_VALUE = re.compile(r"(<!-- value: (\S+) (\S+) -->)(.*?)(<!-- end -->)")
 
 
 @dataclass(frozen=True)
@@ -117,10 +121,24 @@ def fill(page: Path, wanted: Iterable[str] | None = None, *, write: bool = True)
         stale.append(name)
         return f"{found[1]}\n{new.strip()}\n\n{found[4]}"
 
-    new = _BLOCK.sub(made, text)
+    def read(found: re.Match[str]) -> str:
+        number = f"{value(found[2], found[3]):g}"
+        if number != found[4]:
+            stale.append(f"{found[2]} {found[3]}")
+        return f"{found[1]}{number}{found[5]}"
+
+    new = _VALUE.sub(read, _BLOCK.sub(made, text))
     if write and stale:
         page.write_text(new, encoding="utf-8")
     return stale
+
+
+def value(profile: str, path: str) -> float:
+    """A number of a shipped profile, by its path in the file."""
+    found: Any = load_profile(profile)
+    for name in path.split("."):
+        found = getattr(found, name)
+    return float(found.value)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -53,3 +53,13 @@ def test_what_needs_recorded_traces_says_so_and_unknown_names_are_refused(build,
     with pytest.raises(SystemExit):
         build.main(["polices"])
     assert "unknown name 'polices'" in capsys.readouterr().err
+
+
+def test_numbers_of_profiles_in_sentences_are_theirs(build, tmp_path):
+    """A page said 7.1 GB/s where the profile has 8.5."""
+    page = tmp_path / "hardware.md"
+    whole = (DOCS / "hardware.md").read_text("utf-8")
+    page.write_text(whole.replace("-->8.5<!--", "-->7.1<!--"), "utf-8")
+    assert "-->7.1<!--" in page.read_text("utf-8")
+    assert build.fill(page) == ["rtx-5070-7900x cpu.expert_gb_per_s.page_cache.default"]
+    assert page.read_text("utf-8") == whole

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from expert_residency.errors import SimError
@@ -18,7 +20,11 @@ pytest.importorskip("altair", reason="needs the extra 'report'")
 pytest.importorskip("vl_convert", reason="needs the extra 'report'")
 
 from expert_residency.sim.report import write_plots, write_report
-from expert_residency.sim.report.data import report_rows
+from expert_residency.sim.report.charts import figures, policy_colours
+from expert_residency.sim.report.data import overall, report_rows
+from expert_residency.sim.report.plots import _whole
+from expert_residency.traces import write_parquet
+from tests.golden_runs import written_trace
 
 NAME = '</script><b>"6 x 4" & more</b>'
 SWEEP: dict[str, Any] = {
@@ -84,6 +90,82 @@ def test_plots_are_pictures(folder: Path, tmp_path: Path) -> None:
         assert data.startswith(b"\x89PNG" if name.endswith("png") else b"<svg")
         assert len(data) > 5000
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(found)
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three traces, two of them of another model, on three machines: nine charts of capacity."""
+    folder = tmp_path_factory.mktemp("several")
+    write_parquet(written_trace(), folder / "tiny.parquet")
+    source = {
+        "traces": {
+            "code": "bundled:tinymoe-code", "prose": "bundled:tinymoe-prose",
+            "tiny": str(folder / "tiny.parquet"),
+        },
+        "constants": {"miss": "fetch", "passes": 6},
+        "axes": {
+            "trace": ["code", "prose", "tiny"], "hardware": ["rtx-5070", "rtx-5090", "tesla-p40"],
+            "capacity": ["40%"], "eviction": ["belady", "fifo", "lru"], "prefetch": ["none", "oracle"],
+        },
+    }  # fmt: skip
+    sweep(source, folder / "sweep", workers=1)
+    return folder / "sweep"
+
+
+def scales(chart: Any) -> Iterator[tuple[str, dict[str, str]]]:
+    """Field and colours of each colour scale in a chart."""
+    if isinstance(chart, dict):
+        scale = chart.get("scale") or {}
+        if {"domain", "range"} <= scale.keys() and str(scale["range"][0]).startswith("#"):
+            yield chart["field"], dict(zip(scale["domain"], scale["range"], strict=True))
+        for part in chart.values():
+            yield from scales(part)
+    elif isinstance(chart, list):
+        for part in chart:
+            yield from scales(part)
+
+
+def test_a_policy_has_one_colour_on_the_whole_page(several: Path) -> None:
+    """Belady sees the future and comes first in the alphabet: it took the colour of the next on one chart only."""
+    seen: dict[str, set[str]] = {}
+    for figure in figures(report_rows(read_dataset(several))):
+        for field, colours in scales(figure.chart.to_dict(validate=False)):
+            if field != "what":  # causes of time are no policies
+                for name, colour in colours.items():
+                    seen.setdefault(name, set()).add(colour)
+    assert {"belady", "fifo", "lru", "rtx-5070", "tesla-p40"} <= set(seen)
+    assert all(len(colours) == 1 for colours in seen.values())
+    assert len({colour for colours in seen.values() for colour in colours}) == len(seen)
+
+
+def test_there_are_colours_for_any_number_of_policies() -> None:
+    rows = pd.DataFrame({"eviction": [f"p{i:02}" for i in range(40)]})
+    assert len(set(policy_colours(rows).values())) == 40
+
+
+def test_every_group_is_in_the_pictures(several: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = report_rows(read_dataset(several))
+    for figure in figures(rows):
+        titles = [chart["title"] for chart in _whole(figure, rows).to_dict(validate=False)["concat"]]
+        assert len(titles) == (9 if figure.key == "capacity" else 3)
+        assert all(any(trace in title for trace in ("code", "prose", "tiny")) for title in titles)
+
+
+def test_traces_are_compared_by_ratios_only(several: Path) -> None:
+    """Tokens/s of two models do not compare: ranks are of one trace, and over all stands the geometric mean."""
+    rows = report_rows(read_dataset(several))
+    for _, of_trace in rows[~rows["oracle"]].groupby("work"):
+        assert sorted(of_trace["rank"]) == list(range(1, len(of_trace) + 1))
+    base = rows[(rows["eviction"] == "lru") & (rows["prefetch"] == "none")]
+    assert (base["of_base"] == 1).all()
+    found = {one["policy"]: one for one in overall(rows)}
+    assert set(found) == {"lru + none", "fifo + none"}, "what sees the future is no candidate"
+    assert found["lru + none"]["ratio"] == pytest.approx(1)
+    fifo = rows[(rows["eviction"] == "fifo") & (rows["prefetch"] == "none")]
+    logs = [np.log(of_trace["of_base"]).mean() for _, of_trace in fifo.groupby("trace")]
+    assert found["fifo + none"]["ratio"] == pytest.approx(np.exp(np.mean(logs)))
+    assert sum(one["wins"] for one in found.values()) >= 3
+    assert overall(rows[rows["trace"] == "code"]) == []
 
 
 def test_no_numbers_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,6 +258,19 @@ def test_the_answer_is_the_first_line_and_agrees_with_the_dataset(open_report: O
     assert f"{best['tokens_per_s']:.2f} tokens/s" in answer
     assert column(page, "tokens/s")[0] == f"{best['tokens_per_s']:.2f}"
     assert "policies that see the future" in page.locator("#capacity p").inner_text()
+
+
+def test_several_traces_have_a_headline_of_ratios(browser: Any, several: Path, tmp_path: Path) -> None:
+    page = browser.new_page()
+    page.goto(write_report(several, tmp_path / "r.html").as_uri())
+    page.wait_for_function("document.body.dataset.drawn")
+    answer = page.locator("#answer").inner_text()
+    assert answer.startswith("Over 3 traces, by the geometric mean of ratios to lru + none: ")
+    best = overall(report_rows(read_dataset(several)))[0]
+    assert f"{best['policy']} {best['ratio']:.3f}x" in answer
+    assert page.locator("#answer div").count() == 3
+    assert page.locator("#hits svg").count() == 3
+    page.close()
 
 
 def test_filters_work_on_table_and_charts(open_report: Open) -> None:

@@ -1,7 +1,13 @@
 """Published runs and slot counts: what real engines printed, row by row with its source.
 
+<<<<<<< HEAD
 Five tables ship in `published/`. `strata.csv`, `other_engines.csv` and `llamacpp.csv` hold speeds, `slots.csv`
 expert slots, `constants.csv` which numbers of profiles and presets were derived from the speeds of which report.
+=======
+`measured/` holds decode speeds of many engines, one file a machine. Four tables ship in `published/`.
+`strata.csv` and `other_engines.csv` hold speeds, `slots.csv` expert slots,
+`constants.csv` which numbers of profiles and presets were derived from the speeds of which report.
+>>>>>>> 1c5cefb (Under each answer the nearest measured runs, and how far off they are)
 In `strata.csv` some columns are added to what was published. `group` is the machine (cards, processor),
 `profile` the shipped profile of it. `use` alternates ``fit, unseen`` over the rows of a group that give a
 speed, in file order, so that a model fitted on one half is judged on the other. The counts (windows, hits,
@@ -158,6 +164,28 @@ class SlotCount(_Row):
     reason: str = ""
 
 
+class MeasuredRun(_Row):
+    """One row of a file in `measured/`: a decode speed that somebody printed (`measured/README.md`)."""
+
+    source: str = Field(min_length=3)
+    date: str = ""
+    gpu: str
+    n_gpus: Count
+    cpu: str = ""
+    ram: str = ""
+    link: str = ""
+    model: str
+    quant: str = ""
+    engine: str
+    mode: str = ""
+    cache: str = ""
+    workload: str = ""
+    tok_s: Positive
+    hit_rate_pct: MaybeSpan = None
+    kind: Literal["run", "resident", "lossy", "flagged"]
+    read_in: Literal["source", "page", "thread", "derived"]
+
+
 class ConstantSource(_Row):
     """One row of `constants.csv`: a number of a profile or preset that was derived from measured speeds.
 
@@ -252,6 +280,13 @@ def load_slot_counts(path: Path | None = None) -> tuple[SlotCount, ...]:
     return _load(SlotCount, path, "slots.csv")
 
 
+def load_measured_runs() -> tuple[MeasuredRun, ...]:
+    """Rows of all files in `measured/`; errors as in `load_strata_runs`."""
+    folder = resources.files("expert_residency.hwmodels.runs") / "measured"
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".csv")), key=lambda file: file.name)
+    return tuple(row for file in files for row in _read(MeasuredRun, file, f"measured/{file.name}"))
+
+
 def load_constant_sources(path: Path | None = None) -> tuple[ConstantSource, ...]:
     """Rows of `constants.csv`; errors as in `load_strata_runs`."""
     return _load(ConstantSource, path, "constants.csv")
@@ -259,7 +294,10 @@ def load_constant_sources(path: Path | None = None) -> tuple[ConstantSource, ...
 
 def _load(row_type: type[RowT], path: Path | None, shipped: str) -> tuple[RowT, ...]:
     file: Traversable = path or resources.files("expert_residency.hwmodels.runs") / "published" / shipped
-    where = path or shipped
+    return _read(row_type, file, path or shipped)
+
+
+def _read(row_type: type[RowT], file: Traversable, where: str | Path) -> tuple[RowT, ...]:
     try:
         text = file.read_text("utf-8")
     except OSError as error:

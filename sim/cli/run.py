@@ -27,6 +27,7 @@ from expert_residency.sim.cli.common import (
     write_json,
 )
 from expert_residency.sim.cli.reading import ColdOpt, takes_reading
+from expert_residency.sim.cli.trust import show_trust, trust_of
 
 if TYPE_CHECKING:
     from expert_residency.sim.choices.spec import RunSpec
@@ -111,6 +112,7 @@ def run(
             recorded, chosen.spec, timeline=timeline, simulator=simulator,
             progress=lambda done: bar.update(task, completed=done), cold=chosen.cold or "trace",
         )  # fmt: skip
+    behind = trust_of(recorded.geometry.label, chosen.spec.hardware, chosen.spec.engine)
     lifted = []
     if ceiling:
         if chosen.cold == "request":
@@ -120,7 +122,8 @@ def run(
         lifted = ceilings(recorded, chosen.spec)
     if json is not None:
         ceilings_found = {"ceilings": [one.to_dict() for one in lifted]} if lifted else {}
-        write_json(json, result.to_dict(passes=True) | ceilings_found | _requests(recorded, result))
+        extra = ceilings_found | _requests(recorded, result) | {"trust": behind.to_dict()}
+        write_json(json, result.to_dict(passes=True) | extra)
         if quiet:
             return
     _print(recorded, result)
@@ -131,6 +134,7 @@ def run(
         print_ceilings(lifted)
     if timeline is not None:
         say(f"timeline: {timeline} (open it at ui.perfetto.dev)")
+    show_trust(behind)
     caution(result.caveats)
     warn([*result.warnings, *([BOUND] if _ahead(chosen.spec) else [])])
 

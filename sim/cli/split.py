@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
+=======
+from collections.abc import Mapping
+from itertools import pairwise
+>>>>>>> 1c5cefb (Under each answer the nearest measured runs, and how far off they are)
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,12 +30,21 @@ from expert_residency.sim.cli.common import (
     warn,
     write_json,
 )
+<<<<<<< HEAD
 from expert_residency.text import check_known
 
 if TYPE_CHECKING:
     from expert_residency.hwmodels.profile import HardwareProfile
     from expert_residency.sim.choices.preset import EnginePreset
     from expert_residency.sim.split.study import Answer, Question, SplitStudy
+=======
+from expert_residency.sim.cli.trust import show_trust
+
+if TYPE_CHECKING:
+    from expert_residency.hwmodels.profile import HardwareProfile
+    from expert_residency.sim.split.study import Answer, SplitStudy
+    from expert_residency.sim.validation.nearest import Trust
+>>>>>>> 1c5cefb (Under each answer the nearest measured runs, and how far off they are)
     from expert_residency.traces import RoutingTrace
 
 TOKENS, SEED = 448, 1
@@ -266,6 +280,8 @@ def _plan(
         report.label(a.ordered): s for a in found.answers if a is best and (s := speed_matters(a))
     }
     data["next_card"] = gain_sentence(found)
+    if best is not None:
+        data["trust"] = _behind(found, best, profiles).to_dict()
     if plot is not None:
         several = [a for a in found.answers if a.placement and len(a.placement.stages) > 1]
         chosen = best if best in several else max(several, key=lambda a: a.tokens_per_s, default=None)
@@ -278,7 +294,7 @@ def _plan(
         write_json(json, data)
         if str(json) == "-":
             return
-    _show(found, recorded)
+    _show(found, recorded, profiles)
 
 
 def _count(text: str | None) -> tuple[int | None, int | None]:
@@ -317,7 +333,7 @@ def _trace(source: str | None, fmt: str | None, model: str, quant: str | None) -
     return generate(geometry, load_style(file.style), tokens=TOKENS, seed=SEED, weights=False)
 
 
-def _show(found: SplitStudy, trace: RoutingTrace) -> None:
+def _show(found: SplitStudy, trace: RoutingTrace, profiles: Mapping[str, HardwareProfile]) -> None:
     from expert_residency.sim.split import report
     from expert_residency.sim.split.compare import gain_sentence, room_sentence, speed_matters
 
@@ -355,8 +371,17 @@ def _show(found: SplitStudy, trace: RoutingTrace) -> None:
         for a in found.answers
         for note in a.notes
     ]
+    if best is not None:
+        show_trust(_behind(found, best, profiles))
     caution(found.caveats)
     warn(notes)
+
+
+def _behind(found: SplitStudy, best: Answer, profiles: Mapping[str, HardwareProfile]) -> Trust:
+    """Measured runs near the best answer."""
+    from expert_residency.sim.validation.nearest import trust
+
+    return trust(best.geometry.label, [profiles[name] for name in best.ordered], found.question.engine)
 
 
 def _show_best(found: SplitStudy, best: Answer) -> None:

@@ -11,6 +11,7 @@ from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import number, percent, say, show, table
 from expert_residency.sim.cli.progress import Bar
 from expert_residency.sim.cli.sweep import print_basis
+from expert_residency.sim.cli.trust import show_trust, trust_of
 
 FileArg = Annotated[Path, typer.Argument(metavar="TUNE.toml", help="Choices with {parameters}, and their ranges.")]
 OutOpt = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the results, like a sweep's.")]
@@ -52,5 +53,7 @@ def tune_command(file: FileArg, out: OutOpt, trials: TrialsOpt = 50, resume: Res
             )  # fmt: skip
     show(rows)
     say(f"{len(result.frame)} different cells, {len(result.failed)} without numbers; {out}")
+    for row in result.best(1).to_dict("records"):
+        show_trust(trust_of(str(row["model"]), str(row["hardware"]).split("+"), str(row["engine"])))
     print_basis(result.frame)
     say(f"next: residency report {out} --out report.html")

@@ -8,6 +8,7 @@ import typer
 
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import MODEL_FORMS, JsonOpt, caution, number, say, show, table, write_json
+from expert_residency.sim.cli.trust import show_trust, trust_of
 
 
 @app.command()
@@ -54,6 +55,7 @@ def vram(
         misfit = None
     except (MisfitError, HardwareError) as error:
         memory, misfit = {}, str(error)
+    behind = trust_of(geometry.label, [hardware], "generic")
     found = caveats(None, geometry, (profile,), context_counted=True)
     if json is not None:
         lines = [{"line": line.name, "bytes": line.nbytes, "source": line.source} for line in budget.lines]
@@ -72,6 +74,7 @@ def vram(
                 "host_bytes": memory,
                 "host_misfit": misfit,
                 "caveats": texts(found),
+                "trust": behind.to_dict(),
             },
         )
         if str(json) == "-":
@@ -84,11 +87,12 @@ def vram(
     shown.add_row("slots", f"{slots:,} of {geometry.n_experts:,}")
     shown.add_row("one more slot takes", number(slot_bytes(max(geometry.expert_bytes)) / MIB))
     show(shown)
-    caution(texts(found))
     if misfit is not None:
         say(f"host {host}: {misfit}")
-        return
-    held = table(f"host {host}", ["memory", "GiB"])
-    for name, nbytes in memory.items():
-        held.add_row(name, number(nbytes / GIB))
-    show(held)
+    else:
+        held = table(f"host {host}", ["memory", "GiB"])
+        for name, nbytes in memory.items():
+            held.add_row(name, number(nbytes / GIB))
+        show(held)
+    show_trust(behind)
+    caution(texts(found))

@@ -7,7 +7,8 @@ const narrow = matchMedia("(max-width: 600px)");
 const PAGE = 20;
 const chosen = Object.fromEntries(data.filters.map((f) => [f.column, new Set()]));
 let withOracles = rows.every((r) => r.oracle);
-let sort = { column: "ms_per_token", down: false };
+const several = new Set(rows.map((r) => r.work)).size > 1;
+let sort = { column: several ? "rank" : "ms_per_token", down: false };
 let shown = PAGE;
 let drawing = 0;
 
@@ -15,7 +16,7 @@ const COLUMNS = [
   ["rank", "#"], ["tokens_per_s", "tokens/s", 2], ["eviction", "eviction"], ["prefetch", "prefetch"],
   ["hardware", "machine"], ["capacity_gib", "cache GiB", 2], ["ms_per_token", "ms/token", 2],
   ["ms_per_pass_p95", "p95 ms", 2], ["of_best", "of best", "%"], ["hit_rate", "hits", "%"],
-  ["vram_gib", "VRAM GiB", 2], ["cycles", "cycles", 2],
+  ["vram_gib", "VRAM GiB", 2], ["cycles", "cycles", 2], ["of_base", `x ${data.baseline}`, 3],
 ];
 const known = new Set(COLUMNS.map((c) => c[0]).concat("room"));
 for (const f of data.filters) if (!known.has(f.column)) COLUMNS.push([f.column, f.heading]);
@@ -164,17 +165,16 @@ async function drawCharts() {
   for (const chart of data.charts) {
     const found = passing(withOracles || chart.bounds);
     const plots = document.querySelector(`#${chart.key} .plots`);
-    const groups = chart.per_group ? [...new Set(found.map((r) => r.group))].sort() : [null];
+    const groups = [...new Set(found.map((r) => r[chart.panels]))].sort();
     plots.classList.toggle("many", groups.length > 1);
     const boxes = groups.map((group) => {
       const box = element("div", { className: "plot" });
-      const caption = group !== null && groups.length > 1 ? [element("figcaption", { textContent: group })] : [];
-      return [element("figure", {}, ...caption, box), box];
+      return [element("figure", {}, element("figcaption", { textContent: group }), box), box];
     });
     for (const old of plots.querySelectorAll(".plot")) old.view?.finalize();
     plots.replaceChildren(...boxes.map((b) => b[0]));
     for (let i = 0; i < groups.length; i++) {
-      const part = groups[i] === null ? found : found.filter((r) => r.group === groups[i]);
+      const part = found.filter((r) => r[chart.panels] === groups[i]);
       boxes[i][1].view = await drawChart(chart, boxes[i][1], part);
       if (turn !== drawing) return;
     }
@@ -183,14 +183,41 @@ async function drawCharts() {
 }
 
 // ---- the answer, and everything again after a change ----
+// Over several traces: geometric mean over traces of the mean ratio to the baseline. Tokens/s of two models do not compare.
+function overall(found) {
+  const logs = new Map(), works = new Set();
+  for (const r of found) {
+    if (r.oracle || !r.of_base) continue;
+    works.add(r.work);
+    const of = logs.get(r.policy) || logs.set(r.policy, new Map()).get(r.policy);
+    of.set(r.work, (of.get(r.work) || []).concat(Math.log(r.of_base)));
+  }
+  const mean = (x) => x.reduce((a, b) => a + b, 0) / x.length;
+  return [...logs].filter(([, of]) => of.size === works.size)
+    .map(([policy, of]) => ({ policy, ratio: Math.exp(mean([...of.values()].map(mean))) }))
+    .sort((a, b) => b.ratio - a.ratio);
+}
+
 function answer(found) {
-  const best = found.find((r) => !r.oracle) || found[0];
   const place = document.getElementById("answer");
-  if (!best) return void (place.textContent = "No cell passes the filters.");
+  const works = [...new Set(found.map((r) => r.work))].sort();
+  if (!works.length) return void (place.textContent = "No cell passes the filters.");
+  if (works.length === 1) return void (place.textContent = fastest(found));
+  const ranked = overall(found);
+  const first = ranked.length
+    ? `Over ${works.length} traces, by the geometric mean of ratios to ${data.baseline}: ` +
+      ranked.slice(0, 3).map((r) => `${r.policy} ${r.ratio.toFixed(3)}x`).join(", ") + "."
+    : `No policy has cells beside ${data.baseline} on all ${works.length} traces.`;
+  place.replaceChildren(first, ...works.map((work) =>
+    element("div", { textContent: `${work}. ${fastest(found.filter((r) => r.work === work))}` })));
+}
+
+function fastest(found) {
+  const best = found.find((r) => !r.oracle) || found[0];
   let text = `Fastest: ${best.policy} on ${best.hardware} with ${best.room} of experts, ${show(best.tokens_per_s, 2)} ` +
     `tokens/s (${show(best.ms_per_token, 2)} ms a token)`;
   if (best.of_best !== null) text += `, ${show(best.of_best, "%")} of what foresight allows there`;
-  place.textContent = text + `. ${best.binds}`;
+  return text + `. ${best.binds}`;
 }
 
 function update() {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ PALETTE = (
     "#5f7fbf", "#b9648f",
 )  # fmt: skip
 """Mid tones, readable on white and on near black."""
+MACHINE_PALETTE = ("#4c5866", "#b07aa1", "#59a14f", "#f28e2b", "#9c755f", "#76b7b2", "#e15759", "#edc948")
+"""Machines have other colours than policies."""
 CAUSE_COLOURS = (
     "#8fb4ee",
     "#3b7dd8",
@@ -46,8 +49,8 @@ class Figure:
     chart: alt.Chart | alt.LayerChart
     columns: tuple[str, ...]
     """Row columns that it reads."""
-    per_group: bool = False
-    """Drawn once for each machine (and trace)."""
+    panels: str = "work"
+    """Column of which each value has a chart of its own: `work` (a trace) or `group` (a machine over it)."""
     bounds: bool = False
     """Whether it shows policies that see the future."""
 
@@ -74,14 +77,33 @@ def figures(rows: pd.DataFrame) -> list[Figure]:
     return [_capacity(alt, rows), _causes(alt, rows), _hits(alt, rows), _pareto(alt, rows)]
 
 
-def _colours(alt: Any, values: list[str]) -> Any:
-    return alt.Scale(domain=values, range=[PALETTE[i % len(PALETTE)] for i in range(len(values))])
+def policy_colours(rows: pd.DataFrame) -> dict[str, str]:
+    """The colour of each eviction policy, on every chart of the page."""
+    return {name: _colour(i) for i, name in enumerate(sorted(rows["eviction"].unique()))}
+
+
+def _colour(i: int) -> str:
+    """One of the palette, and beyond it hues that are far from each other."""
+    if i < len(PALETTE):
+        return PALETTE[i]
+    parts = colorsys.hls_to_rgb((i * 0.618) % 1, 0.5, 0.55)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
+
+
+def _scale(alt: Any, colours: dict[str, str]) -> Any:
+    return alt.Scale(domain=list(colours), range=list(colours.values()))
+
+
+def _machines(alt: Any, rows: pd.DataFrame) -> Any:
+    names = sorted(rows["hardware"].unique())
+    return _scale(alt, {name: MACHINE_PALETTE[i % len(MACHINE_PALETTE)] for i, name in enumerate(names)})
 
 
 def _tooltip(alt: Any) -> list[Any]:
     return [
         alt.Tooltip("rank:Q", title="rank"),
         alt.Tooltip("policy:N", title="policy"),
+        alt.Tooltip("trace:N", title="trace"),
         alt.Tooltip("hardware:N", title="machine"),
         alt.Tooltip("room:N", title="cache"),
         alt.Tooltip("miss:N", title="miss"),
@@ -91,14 +113,13 @@ def _tooltip(alt: Any) -> list[Any]:
     ]
 
 
-_TIP = ("rank", "policy", "hardware", "room", "miss", "tokens_per_s", "hit_rate", "vram_gib")
+_TIP = ("rank", "policy", "trace", "hardware", "room", "miss", "tokens_per_s", "hit_rate", "vram_gib")
 
 
 def _capacity(alt: Any, rows: pd.DataFrame) -> Figure:
-    causal = sorted(rows.loc[~rows["oracle"], "eviction"].unique())
-    scale = alt.Scale(
-        domain=[*causal, BOUND], range=[*(PALETTE[i % len(PALETTE)] for i in range(len(causal))), BOUND_COLOUR]
-    )
+    causal = set(rows.loc[~rows["oracle"], "eviction"])
+    colours = {name: colour for name, colour in policy_colours(rows).items() if name in causal}
+    scale = _scale(alt, colours | {BOUND: BOUND_COLOUR})
     chart = (
         alt.Chart()
         .transform_calculate(series=f"datum.oracle ? '{BOUND}' : datum.eviction")
@@ -126,7 +147,7 @@ def _capacity(alt: Any, rows: pd.DataFrame) -> Figure:
         "policies that see the future, which no real policy can pass.",
         chart,
         ("capacity_gib", "tokens_per_s", "eviction", "oracle"),
-        per_group=True,
+        panels="group",
         bounds=True,
     )
 
@@ -178,9 +199,7 @@ def _hits(alt: Any, rows: pd.DataFrame) -> Figure:
                 "hit_rate:Q", title="hit rate", axis=alt.Axis(format="%", tickCount=8), scale=alt.Scale(zero=False)
             ),
             y=alt.Y("tokens_per_s:Q", title="tokens/s", scale=alt.Scale(zero=False)),
-            color=alt.Color(
-                "eviction:N", title="eviction", scale=_colours(alt, sorted(rows["eviction"].unique()))
-            ),
+            color=alt.Color("eviction:N", title="eviction", scale=_scale(alt, policy_colours(rows))),
             shape=alt.Shape(
                 "hardware:N",
                 title="machine",
@@ -201,7 +220,7 @@ def _hits(alt: Any, rows: pd.DataFrame) -> Figure:
 
 
 def _pareto(alt: Any, rows: pd.DataFrame) -> Figure:
-    colour = alt.Color("hardware:N", title="machine", scale=_colours(alt, sorted(rows["hardware"].unique())))
+    colour = alt.Color("hardware:N", title="machine", scale=_machines(alt, rows))
     by_size = [alt.SortField("vram_gib"), alt.SortField("tokens_per_s", order="descending")]
     x = alt.X("vram_gib:Q", title="VRAM for cache, dense part and head, GiB")
     y = alt.Y("tokens_per_s:Q", title="tokens/s")

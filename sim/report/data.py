@@ -48,8 +48,11 @@ FILTERS |= {name: name.replace("_", " ") for name in POLICY_COLUMNS if name not 
 """Columns that may be filtered, with their headings; those with one value only are left out."""
 NUMBERS = (
     "order", "rank", "cell", "tokens_per_s", "ms_per_token", "ms_per_pass_p95", "hit_rate", "capacity_gib",
-    "vram_gib", "cycles", "of_best",
+    "vram_gib", "cycles", "of_best", "of_base",
 )  # fmt: skip
+_POLICY = ("eviction", "admission", "prefetch", "insertion", "prefetch_bytes", "predict_us")
+BASELINE = {"eviction": "lru", "admission": "always", "prefetch": "none"}
+"""What the speeds of several traces are ratios to."""
 _DIGITS = 6
 _CASES = 12
 
@@ -60,7 +63,8 @@ def report_rows(frame: pd.DataFrame) -> pd.DataFrame:
     rows = rows.sort_values(["ms_per_token", "vram_bytes", "cell"], na_position="last").reset_index(drop=True)
     rows["oracle"] = rows["oracle"].astype(bool)
     rows["order"] = range(len(rows))
-    rows["rank"] = (~rows["oracle"]).cumsum().where(~rows["oracle"])
+    rows["work"] = works(rows)
+    rows["rank"] = (~rows["oracle"]).groupby(rows["work"]).cumsum().where(~rows["oracle"])
     rows["capacity_gib"] = rows["capacity_bytes"] / 2**30
     rows["vram_gib"] = rows["vram_bytes"] / 2**30
     rows["room"] = [f"{gib:.2f} GiB" for gib in rows["capacity_gib"]]
@@ -85,13 +89,49 @@ def report_rows(frame: pd.DataFrame) -> pd.DataFrame:
     best = rows[rows["oracle"]].groupby(["group", "capacity_bytes"])["tokens_per_s"].max().rename("best")
     rows = rows.merge(best, how="left", left_on=["group", "capacity_bytes"], right_index=True)
     rows["of_best"] = rows["tokens_per_s"] / rows["best"]
+    return _beside_baseline(rows)
+
+
+def works(rows: pd.DataFrame) -> list[str]:
+    """What each cell computes: its trace, and the model and passes where they differ. Only equal work compares."""
+    keys = ["trace", *(key for key in ("model", "passes") if rows.groupby("trace")[key].nunique().max() > 1)]
+    return [" · ".join(map(str, values)) for values in rows[keys].itertuples(index=False)]
+
+
+def _beside_baseline(rows: pd.DataFrame) -> pd.DataFrame:
+    """Adds `of_base`: tokens/s over those of `BASELINE` with all else equal; NaN where no such cell is."""
+    context = [c for c in ("work", "room", "scenario", *FILTERS) if c in rows and c not in (*_POLICY, "placement")]
+    rows["context"] = ["|".join(map(str, values)) for values in rows[context].itertuples(index=False)]
+    is_base = (rows[list(BASELINE)] == list(BASELINE.values())).all(axis=1)
+    base = rows[is_base].groupby("context")["tokens_per_s"].max()
+    rows["of_base"] = rows["tokens_per_s"] / rows.pop("context").map(base)
     return rows
+
+
+def overall(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Policies over several traces: geometric mean over traces of the mean ratio to the baseline, best first.
+
+    Only policies that see no future and have cells of every trace; a trace counts once, however many cells it has.
+    """
+    known = rows[~rows["oracle"] & rows["of_base"].notna() & (rows["of_base"] > 0)]
+    traces = known["work"].nunique()
+    if traces < 2:
+        return []
+    logs = known.assign(log=[math.log(x) for x in known["of_base"]]).groupby(["policy", "work"])["log"].mean()
+    table = logs.unstack("work")
+    wins = table.eq(table.max()).sum(axis=1)
+    ratios = table.dropna().mean(axis=1)
+    found = [
+        {"policy": policy, "ratio": math.exp(log), "wins": n, "traces": traces}
+        for policy, log, n in zip(ratios.index, ratios, wins[ratios.index].tolist(), strict=True)
+    ]
+    return sorted(found, key=lambda one: -one["ratio"])
 
 
 def _groups(rows: pd.DataFrame) -> list[str]:
     """Cells that may be compared at equal capacity: the same work on the same machine."""
-    keys = [k for k in ("hardware", "trace", "model", "scenario", "layers_each", "miss", "host", "passes")
-            if k == "hardware" or rows[k].nunique() > 1]  # fmt: skip
+    keys = [k for k in ("trace", "hardware", "model", "scenario", "layers_each", "miss", "host", "passes")
+            if k in ("trace", "hardware") or rows[k].nunique() > 1]  # fmt: skip
     return [" · ".join(map(str, values)) for values in rows[keys].itertuples(index=False)]
 
 
@@ -200,6 +240,6 @@ def facts(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:
 
 
 __all__ = [
-    "CAUSE_WORDS", "FILTERS", "NUMBERS", "bases", "chosen", "columnar", "facts", "filters", "regime_warnings",
-    "report_rows", "row_caveats", "varying", "without_numbers",
+    "BASELINE", "CAUSE_WORDS", "FILTERS", "NUMBERS", "bases", "chosen", "columnar", "facts", "filters", "overall",
+    "regime_warnings", "report_rows", "row_caveats", "varying", "without_numbers",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from expert_residency.errors import SimError
 from expert_residency.files import write_text
 from expert_residency.sim.report.charts import BARS, figures
 from expert_residency.sim.report.data import (
+    BASELINE,
     FILTERS,
     NUMBERS,
     columnar,
@@ -58,18 +59,19 @@ def render(frame: pd.DataFrame, name: str) -> str:
     if rows.empty:
         raise SimError(f"no cell of this sweep has numbers; the first reason: {frame['reason'].iloc[0]}")
     drawn = figures(rows)
-    columns = dict.fromkeys(["policy", "label", "short", "group", "oracle", "binds", *NUMBERS, *FILTERS])
+    columns = dict.fromkeys(["policy", "label", "short", "group", "work", "oracle", "binds", *NUMBERS, *FILTERS])
     columns |= dict.fromkeys(column for figure in drawn for column in figure.columns)
     data: dict[str, Any] = {
         "rows": columnar(rows, list(columns)),
         "filters": filters(rows),
+        "baseline": " + ".join(BASELINE[key] for key in ("eviction", "prefetch")),
         "bars": BARS,
         "charts": [
             {
                 "key": f.key,
                 "spec": _spec(f.chart),
                 "columns": f.columns,
-                "per_group": f.per_group,
+                "panels": f.panels,
                 "bounds": f.bounds,
             }
             for f in drawn

@@ -12,7 +12,6 @@ from expert_residency.sim.report.data import report_rows
 from expert_residency.sim.sweep.dataset import read_dataset
 
 WIDTH, SCALE = 620, 2
-MAX_GROUPS = 6
 
 
 def write_plots(folder: str | Path, out: str | Path) -> list[Path]:
@@ -44,15 +43,11 @@ def write_plots(folder: str | Path, out: str | Path) -> list[Path]:
 
 
 def _whole(figure: Figure, rows: Any) -> Any:
-    """The chart with its data; one panel a machine where the report has that."""
+    """The chart with its data, one panel for each trace, or machine and trace, named."""
     alt = library()
     columns = list(dict.fromkeys([*figure.columns, "oracle"]))
     shown = rows if figure.bounds else rows[~rows["oracle"]]
-    if not figure.per_group:
-        chart = figure.chart.properties(width=WIDTH, data=shown[columns], title=figure.title)
-        return chart.configure_view(stroke=None)
-    panels = [
-        figure.chart.properties(width=WIDTH // 2, data=group[columns], title=name)
-        for name, group in list(shown.groupby("group", sort=False))[:MAX_GROUPS]
-    ]
-    return alt.concat(*panels, columns=2, title=figure.title).configure_view(stroke=None)
+    panels = list(shown.groupby(figure.panels, sort=True))
+    width = WIDTH if len(panels) == 1 else WIDTH // 2
+    charts = [figure.chart.properties(width=width, data=group[columns], title=str(name)) for name, group in panels]
+    return alt.concat(*charts, columns=2, title=figure.title).configure_view(stroke=None)
