@@ -1,13 +1,8 @@
 """Published runs and slot counts: what real engines printed, row by row with its source.
 
-<<<<<<< HEAD
+`measured/` holds decode speeds of many engines, one file a machine.
 Five tables ship in `published/`. `strata.csv`, `other_engines.csv` and `llamacpp.csv` hold speeds, `slots.csv`
 expert slots, `constants.csv` which numbers of profiles and presets were derived from the speeds of which report.
-=======
-`measured/` holds decode speeds of many engines, one file a machine. Four tables ship in `published/`.
-`strata.csv` and `other_engines.csv` hold speeds, `slots.csv` expert slots,
-`constants.csv` which numbers of profiles and presets were derived from the speeds of which report.
->>>>>>> 1c5cefb (Under each answer the nearest measured runs, and how far off they are)
 In `strata.csv` some columns are added to what was published. `group` is the machine (cards, processor),
 `profile` the shipped profile of it. `use` alternates ``fit, unseen`` over the rows of a group that give a
 speed, in file order, so that a model fitted on one half is judged on the other. The counts (windows, hits,

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-=======
 from collections.abc import Mapping
-from itertools import pairwise
->>>>>>> 1c5cefb (Under each answer the nearest measured runs, and how far off they are)
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,21 +26,14 @@ from expert_residency.sim.cli.common import (
     warn,
     write_json,
 )
-<<<<<<< HEAD
+from expert_residency.sim.cli.trust import show_trust
 from expert_residency.text import check_known
 
 if TYPE_CHECKING:
     from expert_residency.hwmodels.profile import HardwareProfile
     from expert_residency.sim.choices.preset import EnginePreset
     from expert_residency.sim.split.study import Answer, Question, SplitStudy
-=======
-from expert_residency.sim.cli.trust import show_trust
-
-if TYPE_CHECKING:
-    from expert_residency.hwmodels.profile import HardwareProfile
-    from expert_residency.sim.split.study import Answer, SplitStudy
     from expert_residency.sim.validation.nearest import Trust
->>>>>>> 1c5cefb (Under each answer the nearest measured runs, and how far off they are)
     from expert_residency.traces import RoutingTrace
 
 TOKENS, SEED = 448, 1
