@@ -61,7 +61,7 @@ def test_a_fine_tune_is_its_base_and_spellings_are_one():
     [
         "run --trace <folder>/small.parquet --hardware tesla-p40 --slots-per-layer 16 --passes 3",
         "vram --model qwen3.8-flash-next/IQ3_S --hardware rtx-3090",
-        "split --model granite-3.0-1b-a400m --quant FP16 --gpu tesla-p40 --ram 32GB --session 1GiB --simulate 0",
+        "split --model granite-3.0-1b-a400m --quant FP16 --gpu tesla-p40 --ram 32GB --simulate 0 --engine strata",
     ],
 )
 def test_answers_carry_it(command, tmp_path):

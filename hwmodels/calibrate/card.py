@@ -22,7 +22,9 @@ class CopyLoop:
     Parameters
     ----------
     sources
-        Address of host memory by kind (`pinned`, `pageable`, `page_cache`), each of `room` bytes.
+        Address of host memory by kind (`pinned`, `pageable`, `page_cache`).
+    room
+        Bytes of each.
     """
 
     def __init__(self, sources: dict[str, int], room: int) -> None:

@@ -111,7 +111,7 @@ def replay(
         )
     asked_for = [spec for spec in order if spec not in BOUNDS or spec in (eviction or [])]
     notes = dict.fromkeys(w for spec in asked_for for w in results[spec].warnings)
-    typer.echo(f"over {Basis(**data['basis']).words}")
+    say(f"over {Basis(**data['basis']).words}")
     caution(data["caveats"])
     warn(list(notes))
 

@@ -122,8 +122,8 @@ def run(
         lifted = ceilings(recorded, chosen.spec)
     if json is not None:
         ceilings_found = {"ceilings": [one.to_dict() for one in lifted]} if lifted else {}
-        extra = ceilings_found | _requests(recorded, result) | {"trust": behind.to_dict()}
-        write_json(json, result.to_dict(passes=True) | extra)
+        added = ceilings_found | _requests(recorded, result) | {"trust": behind.to_dict()}
+        write_json(json, result.to_dict(passes=True) | added)
         if quiet:
             return
     _print(recorded, result)

@@ -46,6 +46,15 @@ def score(
     passes: Annotated[int | None, typer.Option(min=1, help="Passes of the trace that the runs used.")] = None,
     fmt: FormatOpt = None,
     reading: Reading | None = None,
+    compare: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--compare",
+            metavar="A B",
+            help="Instead: is A faster than B? Policies as the ranking names them, files, or cells of a sweep; "
+            "with an interval over requests.",
+        ),
+    ] = None,
     json: JsonOpt = None,
 ) -> None:
     """Rank runs by time, with the share of the possible gain that each takes, and what binds it."""
@@ -56,6 +65,11 @@ def score(
     if trace is None and (model or passes or fmt):
         raise SimError("--model, --passes and --format say how to read the runs' trace: give it with --trace")
     runs = [run for path in paths for run in _runs(path)]
+    if compare is not None:
+        if trace is not None:
+            raise SimError("--compare needs no --trace: times by request are in the results")
+        _compare(runs, compare, json)
+        return
     if trace is None:
         scores = score_runs(runs)
     else:
@@ -71,6 +85,18 @@ def score(
             return
     for case in dict.fromkeys(made.run.case for made in scores):
         _print([made for made in scores if made.run.case == case])
+
+
+def _compare(runs: list[ScoredRun], names: tuple[str, str], json: Path | None) -> None:
+    from expert_residency.sim.studies.compare import compare_named
+
+    found = compare_named(runs, *names)
+    if json is not None:
+        write_json(json, [one.to_dict() for one in found])
+        if str(json) == "-":
+            return
+    for one in found:
+        say(one.sentence)
 
 
 def _runs(path: Path) -> list[ScoredRun]:
@@ -119,7 +145,7 @@ def _print(scores: list[Score]) -> None:
         run = made.run
         cells = [
             str(made.rank), run.policies + (" *" if run.oracle else ""), number(run.tokens_per_s),
-            "n/a" if made.speedup is None else f"{made.speedup:.3f}x", percent(made.headroom, 1),
+            _speedup(made), percent(made.headroom, 1),
             percent(run.hit_rate, 1),
         ]  # fmt: skip
         if gap:
@@ -175,6 +201,14 @@ def _shared_first(scores: list[Score]) -> list[str]:
             if text not in every and "a bound, not a candidate" not in text
         ]
     return list(dict.fromkeys(found))
+
+
+def _speedup(made: Score) -> str:
+    """`1.230x`, with its interval over requests where there are enough."""
+    if made.speedup is None:
+        return "n/a"
+    interval = f" ({made.interval[0]:.2f}-{made.interval[1]:.2f})" if made.interval and made.speedup != 1 else ""
+    return f"{made.speedup:.3f}x{interval}"
 
 
 def _megabytes(nbytes: int | None) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import typer
-
-from expert_residency.sim.cli.common import number, percent, show, table
+from expert_residency.sim.cli.common import number, percent, say, show, table
 
 if TYPE_CHECKING:
     from expert_residency.sim.validation.nearest import Trust
@@ -41,4 +39,4 @@ def show_trust(found: Trust) -> None:
             )  # fmt: skip
         show(shown)
     if found.never:
-        typer.echo(f"never laid beside a measured run: {'; '.join(found.never)}")
+        say(f"never laid beside a measured run: {'; '.join(found.never)}")

@@ -117,6 +117,7 @@ def joined_run(
         pass_causes=causes,
         pass_phase=np.asarray(trace.pass_phase),
         pass_emits=np.asarray(trace.pass_emits),
+        pass_request=np.asarray(trace.pass_request),
         served_distinct=np.sum([result.served_distinct for result in results], axis=0),
         served_routed=np.sum([result.served_routed for result in results], axis=0),
         link_bytes={link: sum(result.link_bytes.get(link, 0) for result in results) for link in links},

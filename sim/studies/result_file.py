@@ -76,6 +76,16 @@ class Prefetched(BaseModel):
     harmful_bytes: Whole
 
 
+class OfRequest(BaseModel):
+    """Tokens and time of one request."""
+
+    model_config = _OPEN
+
+    request: StrictInt
+    tokens: Whole
+    ns: Annotated[StrictInt, Field(ge=1, lt=1 << 62)]
+
+
 class ResultFile(BaseModel):
     """One run."""
 
@@ -91,6 +101,7 @@ class ResultFile(BaseModel):
     prefetch: Prefetched
     warnings: list[StrictStr]
     caveats: list[StrictStr] = Field(default_factory=list)
+    by_request: list[OfRequest] = Field(default_factory=list)
 
     @field_validator("causes_ms_per_token", "causes_ns")
     @classmethod

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from expert_residency.errors import SimError
+from expert_residency.sim.studies.bootstrap import ratio_interval
 from expert_residency.sim.timed.binding import binding_of
 from expert_residency.sim.timed.result import RunResult
 from expert_residency.toml import checked
@@ -52,6 +53,8 @@ class ScoredRun:
         Bytes by what became of them (`useful`, `late`, `wasted`, `harmful`) and copies `issued`; None if unknown.
     warnings, caveats
         Of the run itself; files of older versions have no caveats.
+    request_ns
+        Time of each request that decodes, in order; empty in files of older versions.
     """
 
     name: str
@@ -64,6 +67,7 @@ class ScoredRun:
     prefetch: Mapping[str, int | None]
     warnings: Sequence[str]
     caveats: Sequence[str] = ()
+    request_ns: Sequence[int] = ()
 
     @property
     def policies(self) -> str:
@@ -134,6 +138,7 @@ class ScoredRun:
             name, manifest["spec"], _case(manifest), data["decode_ns"] or data["total_ns"],
             data["tokens_per_s"], data["decode_hit_rate"], binding_of(_decode_causes(data)),
             moved | {"issued": stats["issued"]}, data["warnings"], data.get("caveats", ()),
+            [one["ns"] for one in data.get("by_request", ())],
         )  # fmt: skip
 
     @classmethod
@@ -145,6 +150,7 @@ class ScoredRun:
             name, manifest["spec"], _case(manifest), int(row["decode_ns"]) or int(row["total_ns"]),
             _float(row["tokens_per_s"]), _float(row["hit_rate"]), row["binds"],
             moved | {"issued": int(row["prefetch_issued"])}, list(row["warnings"]), list(row.get("caveats", ())),
+            [int(ns) for ns in row["request_ns"]] if row.get("request_ns") is not None else (),
         )  # fmt: skip
 
 
@@ -156,8 +162,8 @@ class Score:
     ----------
     rank
         By time, within its case, from 1; oracles are ranked too and marked.
-    speedup
-        t_base / t.
+    speedup, interval
+        t_base / t, and its 95 % interval over requests; None with fewer than five.
     headroom
         Headroom captured, None where there is no baseline, no best run, or nothing to gain.
     gap
@@ -167,6 +173,7 @@ class Score:
     run: ScoredRun
     rank: int = 0
     speedup: float | None = None
+    interval: tuple[float, float] | None = None
     headroom: float | None = None
     gap: dict[str, int] | None = None
     regime: dict[str, Any] | None = None
@@ -185,6 +192,7 @@ class Score:
             "tokens_per_s": run.tokens_per_s,
             "hit_rate": run.hit_rate,
             "speedup": self.speedup,
+            "speedup_interval": self.interval and list(self.interval),
             "headroom_captured": self.headroom,
             "prefetch_bytes": dict(run.prefetch),
             "miss_gap": self.gap,
@@ -231,6 +239,8 @@ def score_run(
         score.warnings.append(f"prefetch {run.spec['prefetch']} was never exercised: no copy was made")
     if base is not None:
         score.speedup = base.time_ns / run.time_ns
+        if run.request_ns:
+            score.interval = ratio_interval(run.request_ns, base.request_ns)
         if top is not None:
             gain = base.time_ns - top.time_ns
             if gain < SMALL_GAIN * base.time_ns:

@@ -49,7 +49,22 @@ class Part:
 
 
 def part_of(trace: RoutingTrace, requests: Iterable[int], tokens_each: int | None) -> RoutingTrace:
-    """Passes of some requests, of each the first so many."""
+    """Passes of some requests.
+
+    Parameters
+    ----------
+    trace
+        The whole.
+    requests
+        Which.
+    tokens_each
+        First passes of each; None for all.
+
+    Returns
+    -------
+    RoutingTrace
+        The part.
+    """
     chosen = np.isin(trace.pass_request, list(requests))
     if tokens_each is not None:
         seen = np.zeros(trace.n_passes, dtype=np.int64)

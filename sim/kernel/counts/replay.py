@@ -100,6 +100,8 @@ class ReplayKernel:
         As for `sim.residency.pool.CachePool`.
     warmup_passes
         Passes whose look-ups are counted apart.
+    lag_passes
+        Passes after which what a periodic policy asked for is resident.
     """
 
     def __init__(
