@@ -180,7 +180,7 @@ def test_a_model_and_a_machine_that_nobody_profiled(tmp_path: Path, capsys: pyte
     metadata = header.metadata | {"general.file_type": 15, "tokenizer.ggml.tokens": ["token"] * 151_552}
     path = tmp_path / "glm-4.5-air.gguf"
     write_gguf(path, metadata, [(t.name, t.shape, t.type) for t in header.tensors], hole=False)
-    asked = ["--gpu", "tesla-p40", "--cpu", "xeon-e5-2698v4", "--ram", "128GB", "--simulate", "0"]
+    asked = ["--gpu", "tesla-p40", "--cpu", "xeon-e5-2698v4", "--ram", "128GB"]
     with pytest.raises(SystemExit, match="0"):
         main(["split", "--model", str(path), *asked])
     shown = capsys.readouterr().out
@@ -190,7 +190,7 @@ def test_a_model_and_a_machine_that_nobody_profiled(tmp_path: Path, capsys: pyte
 def test_what_needs_no_card_is_planned_without_a_word_on_headroom(capsys: pytest.CaptureFixture[str]) -> None:
     for asked in (["none", "--cpu", "epyc-7763", "--ram", "256GB"], ["dgx-spark"], ["m4-max", "--ram", "64GB"]):
         with pytest.raises(SystemExit, match="0"):
-            main(["split", "--model", "qwen3-30b-a3b/Q4_K_M", "--gpu", *asked, "--simulate", "0"])
+            main(["split", "--model", "qwen3-30b-a3b/Q4_K_M", "--gpu", *asked])
         assert "best: " in capsys.readouterr().out
 
 

@@ -18,7 +18,7 @@ from expert_residency.sim.testing.eviction import check_keeps_promises
 EVICTION = [
     *available("eviction"),
     "lfu:counts=in-cache",
-    "lfu:counts=decayed,half_life_tokens=0.01",
+    "lfu:counts=decayed,half_life_tokens=0.1",
     "clock:insert_bit=1",
     "lru-k:k=1",
     "lru-k:k=4",

@@ -89,6 +89,11 @@ def expected(trace: RoutingTrace, spec: RunSpec, run: RunResult) -> dict[str, An
     moved = run.link_bytes
     stats = run.prefetch
     used = stats.useful + stats.late
+    by_request = [
+        (int(run.pass_emits[own].sum()), int(run.pass_ns[own].sum()))
+        for own in (decode & (trace.pass_request == n) for n in dict.fromkeys(trace.pass_request.tolist()))
+        if own.any()
+    ]
     fixed = {
         "passes": 40, "model": g.label, "hardware": "+".join(spec.hardware), "cards": len(spec.hardware),
         "layers_each": None if spec.layers_each is None else "1+2", "scope": spec.capacity.scope,
@@ -97,6 +102,8 @@ def expected(trace: RoutingTrace, spec: RunSpec, run: RunResult) -> dict[str, An
         "cached_share": room / (6 * sum(g.expert_bytes)), "cycles": room / (2 * sum(g.expert_bytes)),
         "oracle": spec.prefetch.startswith("oracle"),
         "status": "ok", "reason": None, "tokens": int(run.pass_emits.sum()), "decode_tokens": tokens,
+        "requests": len(by_request), "request_tokens": [emitted for emitted, _ in by_request],
+        "request_ns": [ns_of for _, ns_of in by_request],
         "total_ns": sum(run.pass_ns.tolist()), "decode_ns": sum(ns), "tokens_per_s": tokens / (sum(ns) / 1e9),
         "ms_per_token": sum(ns) / 1e6 / tokens,
         "hit_rate": served[1:, TIERS.index("vram")].sum() / served[1:].sum(),

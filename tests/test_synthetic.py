@@ -284,7 +284,10 @@ def test_names_are_checked():
         measure(generate(TINY, STYLE, tokens=0, prompt_tokens=2))
     with pytest.raises(TraceError, match="unknown routing style 'qwen3-30b'; did you mean qwen3-30b-a3b"):
         load_style("qwen3-30b")
-    with pytest.raises(TraceError, match=r"unknown bundled trace 'flash'; did you mean flash-next-synthetic\? "):
+    with pytest.raises(
+        TraceError,
+        match=r"unknown bundled trace 'flash'; did you mean flash-next-req",
+    ):
         bundled.load("flash")
 
 

@@ -70,7 +70,7 @@ def test_one_row_a_window_is_the_trace_itself():
 
 @pytest.mark.parametrize(("rows", "emitted"), [(3, 3.5), (3, 0.5), (0.5, 1), (2.5, 2.6)])
 def test_impossible_windows_are_refused(rows, emitted):
-    with pytest.raises(TraceError, match="cannot emit"):
+    with pytest.raises(TraceError, match=r"cannot emit|is not possible"):
         compose_windows(decode([(0, 0)] * 9), rows, emitted)
 
 

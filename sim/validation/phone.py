@@ -42,6 +42,7 @@ class PhoneFit:
             data["gpu"][rates]["default"]["value"] *= self.compute
         for rate in ("seq_gb_per_s", "lane_gb_per_s"):
             data["disk"][rate]["value"] *= self.flash
+            data["disk"][rate]["spread"] = None
         for rate in ("h2d_gb_per_s", "h2d_pageable_gb_per_s"):
             data["link"][rate]["value"] *= self.link
         return HardwareProfile.model_validate(data)
