@@ -17,12 +17,15 @@ from expert_residency.sim.choices.trace import routing_of
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.studies.fit import MeasuredRun, constants_of, fit_runs, read_runs
 from expert_residency.sim.studies.fit.constants import scaled
+from expert_residency.sim.studies.fit.llama_bench import of_one_machine
 from expert_residency.sim.studies.fit.write import preset_toml, profile_toml
+from expert_residency.traces import load_model
 from expert_residency.traces.bundled import load
 from expert_residency.traces.windows import compose_windows
 from tests.test_cli import residency
 
 HARDWARE, ENGINE = "rtx-5070", "generic"
+BENCHED = load_model("qwen3-30b-a3b/Q4_K_M")
 MACHINE = ("--hardware", HARDWARE, "--engine", ENGINE)
 
 
@@ -164,21 +167,43 @@ class TestFiles:
 
     def test_llama_bench(self, tmp_path):
         entry = {"n_prompt": 0, "n_gen": 128, "n_depth": 4096, "avg_ts": 31.5, "type_k": "q8_0", "type_v": "q8_0"}
+        exps = r"blk\.({})\.ffn_.*_exps=CPU"
+        whole = BENCHED.all_expert_bytes + sum(BENCHED.dense_bytes) + BENCHED.head_bytes
         rows = [
-            entry | {"n_cpu_moe": 12, "n_gpu_layers": 99},
+            entry | {"n_cpu_moe": 12, "n_gpu_layers": 99, "gpu_info": "RTX 3090", "model_size": whole},
             entry | {"n_prompt": 512, "n_gen": 0},
             entry | {"tensor_buft_overrides": "exps=CPU"},
-            entry | {"n_gpu_layers": 4},
+            entry | {"n_gpu_layers": 20},
             entry | {"type_v": "f16"},
+            entry | {"tensor_buft_overrides": exps.format("0|1|2")},
+            entry | {"tensor_buft_overrides": exps.format("5") + ";" + exps.format("7"), "n_cpu_moe": 1},
+            entry | {"tensor_buft_overrides": r"blk\.(0|1)\.ffn_up_exps=CPU"},
+            entry | {"tensor_buft_overrides": "attn_q=CPU"},
+            entry | {"model_size": 3_800_000_000, "model_type": "llama 7B Q4_0"},
+            entry | {"gpu_info": "RTX 4090, RTX 4090"},
+            entry | {"n_threads": 2},
+            entry | {"no_kv_offload": True},
+            entry | {"n_cpu_moe": "12"},
         ]
         path = tmp_path / "bench.json"
         path.write_text(json.dumps(rows))
         runs, left_out = read_runs(path)
-        assert [(run.name, run.n_cpu_moe, dict(run.words)) for run in runs] == [
-            ("entry 1", 12, {"depth": 4096, "kv_type": "q8_0"}),
-            ("entry 3", 1 << 20, {"depth": 4096, "kv_type": "q8_0"}),
-        ]
-        assert [text.split(":")[0] for text in left_out] == ["entry 2", "entry 4", "entry 5"]
+        runs, others = of_one_machine(runs, BENCHED, 1)
+        words = {"depth": 4096, "kv_type": "q8_0"}
+        assert [(run.name, run.n_cpu_moe) for run in runs] == [
+            ("entry 1", 12), ("entry 3", 48), ("entry 6", 3), ("entry 7", 3)
+        ]  # fmt: skip
+        assert all(run.words == words for run in runs)
+        said = dict(text.split(": ", 1) for text in left_out + others)
+        wanted = {
+            "entry 2": "no generation alone", "entry 4": "n_gpu_layers 20", "entry 5": "KV of q8_0 and f16",
+            "entry 8": "a part of layer 0", "entry 9": "attn_q=CPU", "entry 10": "model_size 3.8 GB",
+            "entry 11": "names 2 cards", "entry 12": "n_threads 2", "entry 13": "no_kv_offload",
+            "entry 14": "n_cpu_moe is '12'",
+        }  # fmt: skip
+        assert said.keys() == wanted.keys()
+        for name, words in wanted.items():
+            assert words in said[name], name
 
     @pytest.mark.parametrize(
         ("text", "words"),

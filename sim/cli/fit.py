@@ -69,9 +69,11 @@ def fit(
     """Fit constants to measured runs: what they determine, what they cannot tell apart, which run would."""
     from functools import cache
 
+    from expert_residency.errors import SimError
     from expert_residency.sim.choices.caveats import caveats, texts
     from expert_residency.sim.choices.trace import routing_of
     from expert_residency.sim.studies.fit import fit_runs, read_runs
+    from expert_residency.sim.studies.fit.llama_bench import of_one_machine
     from expert_residency.traces.windows import compose_windows
 
     measured, left_out = read_runs(runs)
@@ -81,6 +83,11 @@ def fit(
         found = routing_of(own or model, trace, fmt, passes)
         return compose_windows(found, **_windows(windows)) if windows else found
 
+    geometry = trace_of(measured[0].model).geometry
+    measured, others = of_one_machine(measured, geometry, hardware.count("+") + 1)
+    left_out += others
+    if not measured:
+        raise SimError(f"{runs}: no run is left to fit to: {left_out[0]}")
     quiet = str(json) == "-"
     found = fit_runs(
         measured, hardware, engine, trace_of, noise=noise / 100,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +39,8 @@ class MeasuredRun:
         Layers whose experts are on the CPU, where the file says that instead of a capacity.
     knobs
         Fields of the engine's preset that the run sets.
+    bench
+        The row of llama-bench that it is, as written.
     """
 
     name: str
@@ -48,6 +49,7 @@ class MeasuredRun:
     model: str | None = None
     n_cpu_moe: int | None = None
     knobs: Mapping[str, float] = field(default_factory=dict)
+    bench: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 def read_runs(path: Path) -> tuple[list[MeasuredRun], list[str]]:
@@ -68,7 +70,9 @@ def read_runs(path: Path) -> tuple[list[MeasuredRun], list[str]]:
     except (OSError, UnicodeDecodeError) as error:
         raise SimError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not text'})") from None
     if text.lstrip().startswith(("[", "{")):
-        runs, left_out = _llama_bench(text, path)
+        from expert_residency.sim.studies.fit.llama_bench import read_llama_bench
+
+        runs, left_out = read_llama_bench(text, path)
     else:
         runs, left_out = _table(text, path), []
     if not runs:
@@ -135,45 +139,3 @@ def _typed(name: str, text: str) -> Any:
     except (KeyError, ValueError):
         wanted = "true or false" if option is bool else "a number"
         raise SimError(f"{name} is {text!r}, expected {wanted}") from None
-
-
-def _llama_bench(text: str, path: Path) -> tuple[list[MeasuredRun], list[str]]:
-    """Rows of `llama-bench -o json`: those that generate (`n_gen` without `n_prompt`)."""
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise SimError(f"{path}: not JSON ({error})") from None
-    rows = data if isinstance(data, list) else [data]
-    if not all(isinstance(row, dict) and "avg_ts" in row for row in rows):
-        raise SimError(f"{path}: not what llama-bench -o json writes: an entry lacks avg_ts")
-    runs, left_out = [], []
-    for number, row in enumerate(rows, start=1):
-        name = f"entry {number}"
-        why = _not_expressed(row)
-        if why:
-            left_out.append(f"{name}: {why}")
-            continue
-        kv = {"f16": "fp16", "q8_0": "q8_0", "q4_0": "q4_0"}[str(row.get("type_k", "f16"))]
-        words = {"depth": int(row.get("n_depth", 0)), "kv_type": kv}
-        layers = int(row.get("n_cpu_moe", 0))
-        if "exps=CPU" in str(row.get("tensor_buft_overrides", "")):
-            layers = 1 << 20  # all of them
-        runs.append(MeasuredRun(name, words, float(row["avg_ts"]), None, layers))
-    return runs, left_out
-
-
-def _not_expressed(row: Mapping[str, Any]) -> str:
-    """Why a row of llama-bench is no run of ours; empty if it is."""
-    if not row.get("n_gen") or row.get("n_prompt"):
-        return "no generation alone (n_gen without n_prompt)"
-    if not isinstance(row["avg_ts"], int | float) or row["avg_ts"] <= 0:
-        return f"avg_ts is {row['avg_ts']!r}"
-    if str(row.get("type_k", "f16")) not in ("f16", "q8_0", "q4_0") or row.get("type_v", "f16") != row.get(
-        "type_k", "f16"
-    ):
-        return f"KV of {row.get('type_k')} and {row.get('type_v')} has no rate here"
-    overrides = str(row.get("tensor_buft_overrides", "none"))
-    if overrides not in ("none", "", "exps=CPU") and "exps=CPU" not in overrides:
-        return f"tensor overrides {overrides!r} are not whole layers"
-    layers = row.get("n_gpu_layers", 99)
-    return f"{layers} layers on the card: dense parts on the CPU are not simulated" if 0 <= layers < 10 else ""
