@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from expert_residency.errors import PolicyError, SimError
-from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.capacity import Capacity, equal_shares
 from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.residency.quotas import by_mass, share_out
 from expert_residency.sim.runs.replay import replay
@@ -27,7 +29,7 @@ def test_every_layer_has_an_event_then_rank_decides():
     pool = make_pool(trace().geometry, Capacity(total_bytes=20))
     ranked = [0, 1, 6, 7, 8, 9, 10, 11]
     assert by_mass(pool, ranked) == [4, 15]
-    assert by_mass(pool, [0, 1, 2, 3, 4, 5, 6, 7]) == [4 + 8 + 1, 6 + 1]
+    assert by_mass(pool, [0, 1, 2, 3, 4, 5, 6, 7]) == [4 + 8, 6 + 2]  # layer 0 is whole
 
 
 def test_quotas_by_hindsight_beat_equal_ones_where_layers_differ():
@@ -45,6 +47,26 @@ def test_quotas_stay_on_their_card():
     assert shared.layer_bytes[0] <= 5
     assert shared.layer_bytes[1] <= 17
     assert make_pool(trace().geometry, shared, layers).capacity == list(shared.layer_bytes)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=6), st.integers(0, 400))
+def test_equal_shares_waste_nothing_while_a_layer_lacks_some(most, room):
+    shares = equal_shares(room, most)
+    assert room - len(most) < sum(shares) <= room
+    if room >= sum(most):
+        assert all(share >= one for share, one in zip(shares, most, strict=True))
+    else:
+        assert all(share == min(one, max(shares)) for share, one in zip(shares, most, strict=True))
+    if len(set(most)) == 1:
+        assert shares == [room // len(most)] * len(most)
+
+
+@pytest.mark.parametrize("scope", ["layer", "layer:prompt", "layer:hindsight"])
+def test_the_whole_capacity_holds_every_expert_of_unequal_layers(scope):
+    """All but the first touches hit, as in a global pool."""
+    whole = replay(trace(), "lru", Capacity.of("100%"))
+    by_layer = replay(trace(), "lru", Capacity.of("100%", scope))
+    assert by_layer.phases["all"].distinct_hits == whole.phases["all"].distinct_hits
 
 
 def test_equal_quotas_are_left_alone():

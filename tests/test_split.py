@@ -114,6 +114,24 @@ class TestSearch:
         found = planner.roomiest()
         assert (found and (found.vram_expert_bytes, -found.pass_ns)) == max(ranks, default=None)
 
+    @pytest.mark.parametrize("count", [2, 3])
+    def test_of_equally_fast_splits_the_one_with_most_free_on_its_fullest_card(self, count):
+        planner = Planner(problem([replace(CARD, usable_bytes=80_000_000)] * count, 6))
+        best = planner.best()
+        assert best.hit_rate == 1
+        every = [
+            planner.evaluate(planner.orders[0], each)
+            for each in itertools.product(range(1, 6), repeat=count)
+            if sum(each) == 6
+        ]
+        free = [
+            min(s.budget.cache_bytes - s.expert_bytes for s in p.stages)
+            for p in every
+            if p and p.pass_ns == best.pass_ns
+        ]
+        assert len(free) > 1
+        assert min(s.budget.cache_bytes - s.expert_bytes for s in best.stages) == max(free)
+
     def test_forced_first_stage(self):
         planner = Planner(problem([CARD, replace(CARD, dense_mb_per_s=50_000)]))
         best = planner.best()

@@ -171,6 +171,8 @@ class TestSearch:
             return
         assert (placement and placement.parts.ns) == least
         assert planner.exact
+        if placement and not problem.mapped and placement.ram_bytes + problem.headroom_bytes < problem.ram_bytes:
+            assert placement.rank == min(p.rank for p in every if p.host_layers == placement.host_layers)
 
     @pytest.mark.parametrize("seed", range(30))
     def test_first_layers_are_never_worse_than_brute_force(self, seed):
@@ -286,6 +288,17 @@ def test_lines_fed_back_give_the_same_number(model, quant, gpus, ram):
     assert seen >= len(found.answers)
 
 
+def test_equally_fast_cards_share_the_layers_evenly():
+    """Three P40s hold all of it with 11+13+12 layers as well, and then one of them is full to the brim."""
+    geometry = load_model("gpt-oss-120b", "MXFP4")
+    recorded = generate(geometry, load_style("gpt-oss-20b"), tokens=4, seed=1, weights=False)
+    cards = sets_of_cards(["tesla-p40"], 3, 3)
+    asked = question("gpt-oss-120b", "MXFP4", cards, 128 * GB)
+    found = study_layers(asked, recorded, {"tesla-p40": load_profile("tesla-p40")})
+    assert found.best.lines[0].text == "-ngl 999 -ts 12,12,13"
+    assert LayerPlanner(found.best.problem).best().layers_each == (12, 12, 12)
+
+
 def test_rules_are_priced_on_other_cards_too():
     geometry = load_model(GRANITE)
     recorded = generate(geometry, load_style("qwen3-30b-a3b"), tokens=4, seed=1, weights=False)
@@ -324,6 +337,31 @@ class TestCommand:
         assert re.search(
             r"The second card (gains|loses) [\d.]+ %: [\d.]+ tok/s against [\d.]+ of tesla-p40; then", out
         )
+
+    @pytest.mark.parametrize("ram", ["8GB", "10GB", "12GB"])
+    def test_more_headroom_than_memory_is_no_fault(self, capsys, ram):
+        """Where the card holds the model nothing lies in memory."""
+        words = ("--gpu", "rtx-3090", "--ram", ram)
+        out = self.run(capsys, *words)
+        assert "-ngl 999" in out
+        assert self.run(capsys, *words, "--n-cpu-moe", "0", "--json", "-")
+        assert self.run(capsys, *words, "--engine", "strata")
+
+    def test_the_headroom_that_would_do_is_named_and_does(self, capsys):
+        words = ("--gpu", "rtx-3070", "--ram", "9GB", "--model", "qwen3-30b-a3b", "--quant", "Q2_K", "--json", "-")
+        base = ("split", *words)
+
+        def answer(*more):
+            with pytest.raises(SystemExit) as stop:
+                main([*base, *more])
+            assert stop.value.code in (0, None)
+            return json.loads(capsys.readouterr().out)["answers"][0]
+
+        refused = answer()
+        assert not refused["fits"]
+        less = re.search(r"what would fit: --headroom (\S+),", refused["limit"])[1]
+        assert answer("--headroom", less)["by"] == "simulated"
+        assert "--host mmap" in answer("--host", "resident")["limit"]
 
     def test_mapped_files_may_be_larger_than_memory(self, capsys):
         words = ["--gpu", "rtx-3070", "--ram", "10.5GB", "--n-cpu-moe", "24", "--json", "-"]

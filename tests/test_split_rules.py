@@ -11,7 +11,7 @@ import pytest
 
 from expert_residency.errors import SimError
 from expert_residency.hwmodels.registry import load_profile
-from expert_residency.hwmodels.units import GB
+from expert_residency.hwmodels.units import GB, parse_size
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.cli import main
 from expert_residency.sim.split.cards import Card, HostSide
@@ -28,7 +28,7 @@ from expert_residency.sim.split.timed import simulate_placement
 from expert_residency.traces import load_model
 from expert_residency.traces.synthetic import generate, load_style
 from expert_residency.traces.windows import compose_windows
-from tests.split_machines import STYLE, small_model
+from tests.split_machines import GENERIC, STYLE, small_model
 
 FLASH = "qwen3.8-flash-next"
 
@@ -89,8 +89,24 @@ class TestLimits:
         assert text == (
             "RAM: resident keeps the experts that no card holds in memory, 60.0 GB (55.9 GiB) and 10.0 "
             "GB (9.3 GiB) of headroom need 70.0 GB (65.2 GiB), 5.6 GiB more than the 64.0 GB (59.6 GiB); "
-            "what would fit: --host mmap (6.0 GB (5.6 GiB) of experts on the drive) or 2 cards or NVFP4"
+            "what would fit: --headroom 4GB or --host mmap (6.0 GB (5.6 GiB) of experts on the drive) or 2 "
+            "cards or NVFP4"
         )
+
+    def test_less_headroom_is_said_where_it_fits_and_does(self, curve):
+        for mode, ram in (("resident", 64 * GB), ("budget", 8 * GB), ("arena", 80 * GB)):
+            asked = flash(curve, ["tesla-p40"], mode=mode, ram=ram)
+            text = self.sentence(asked)
+            less = re.search(r"what would fit: --headroom (\S+)", text)[1]
+            assert parse_size(less) >= GB
+            assert Planner(replace(asked, headroom_bytes=parse_size(less))).best()
+        assert "--headroom" not in self.sentence(flash(curve, ["tesla-p40"], mode="resident", ram=50 * GB))
+
+    def test_a_model_that_the_cards_hold_needs_no_memory_to_be_left(self, curve):
+        asked = flash(curve, ["tesla-p40"] * 3, "IQ3_S", mode="resident", ram=8 * GB)
+        placement = Planner(asked).best()
+        assert placement.ram.experts_bytes == 0
+        assert placement.ram.needed_bytes <= 8 * GB
 
     def test_what_is_said_to_fit_does(self, curve):
         assert Planner(flash(curve, ["tesla-p40"] * 2, mode="resident")).best()
@@ -145,6 +161,22 @@ class TestTimed:
             assert placement.pass_ns / 1e6 == pytest.approx(
                 ran.ms_a_pass, rel=1e-3
             )  # attention is the engine's alone
+
+    @pytest.mark.parametrize("cards", [1, 2])
+    def test_the_slots_that_are_printed_are_simulated(self, cards):
+        """Layers of unequal sizes: with every expert on the cards nothing is missed."""
+        model = load_model("deepseek-v2-lite", "Q4_K_M")
+        assert len(set(model.expert_bytes)) > 1
+        trace = generate(model, STYLE, tokens=12, seed=2, weights=False)
+        profile = load_profile("rtx-3090")
+        card = Card.of(profile, model.quant_family)
+        machine = Problem(
+            needs_of(model, session_bytes=0), (card,) * cards, HostSide.of(profile, model.quant_family),
+            HitCurve.measure(trace), GENERIC, "cpu",
+        )  # fmt: skip
+        placement = Planner(machine).best()
+        assert placement.slots == model.n_experts
+        assert simulate_placement(placement, trace, {card.name: profile}, profile).hit_rate == 1
 
     def test_estimate_is_near_the_engine_with_misses_on_the_cpu(self, trace, curve):
         machine = flash(curve, ["tesla-p40"], "IQ3_S", mode="arena", ram=200 * GB)

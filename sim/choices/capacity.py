@@ -11,7 +11,8 @@
 `16GiB+16GiB`, or a list where the format has lists
     One size, or one share, a card.
 
-`global` is one pool a card, `layer` an equal quota for every layer, `layer:PLACEMENT` quotas by a ranking.
+`global` is one pool a card, `layer` an equal quota for every layer (none more than all its experts, while another
+lacks some), `layer:PLACEMENT` quotas by a ranking.
 """
 
 from __future__ import annotations
@@ -283,8 +284,34 @@ class Capacity:
             room = [self.total_bytes] if self.total_bytes is not None else list(self.card_bytes or ())
             if len(room) < cards:
                 raise SimError(f"capacities of {len(room)} card(s) given for {cards}")
-            layers = [room[card] // layer_card.count(card) for card in layer_card]
+            whole = [geometry.experts * size for size in geometry.expert_bytes]
+            layers = [0] * len(whole)
+            for card in range(cards):
+                own = [layer for layer, c in enumerate(layer_card) if c == card]
+                for layer, share in zip(own, equal_shares(room[card], [whole[i] for i in own]), strict=True):
+                    layers[layer] = share
         return layers if self.scope == "layer" else room[:cards]
+
+
+def equal_shares(room: int, most: Sequence[int]) -> list[int]:
+    """Room shared out equally, to none more than it can use while another lacks some.
+
+    Parameters
+    ----------
+    room
+        Bytes.
+    most
+        (layers,) bytes that each can use; what is beyond all of them is shared out equally too.
+    """
+    if (beyond := room - sum(most)) >= 0:
+        return [one + beyond // len(most) for one in most]
+    left, shares = list(range(len(most))), list(most)
+    while small := [i for i in left if most[i] < room // len(left)]:
+        room -= sum(most[i] for i in small)
+        left = [i for i in left if i not in small]
+    for i in left:
+        shares[i] = room // len(left)
+    return shares
 
 
 def _read(words: str | Sequence[str]) -> Capacity:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -216,6 +217,10 @@ def show_rules(
     warn(list(found.warnings))
 
 
+def _progress(engine: str, text: str) -> None:
+    say(f"{engine}: {text}", err=True)
+
+
 def show_engines(
     question: Question, trace: RoutingTrace, profiles: dict[str, HardwareProfile], json: Path | None
 ) -> None:
@@ -243,7 +248,7 @@ def show_engines(
             question, engine=name, kv_type=question.kv_type or preset.kv_type, miss=miss_of(preset, None),
             carve=preset.places == "layers",
         )  # fmt: skip
-        rows += simulated_study(own, preset, trace, profiles, lambda text: say(text, err=True))
+        rows += simulated_study(own, preset, trace, profiles, partial(_progress, name))
     rows.sort(key=lambda row: (len(row["cards"]), -(row["tokens_per_s"] or 0)))
     known = split_caveats(question, trace, profiles)
     if json is not None:

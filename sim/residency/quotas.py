@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from expert_residency.policies import create
 from expert_residency.policies.protocol import Pool
-from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.capacity import Capacity, equal_shares
 from expert_residency.sim.residency.future import make_future
 from expert_residency.sim.residency.laws import ranked_by
 from expert_residency.sim.residency.pool import make_pool
@@ -78,5 +78,10 @@ def by_mass(pool: Pool, ranked: Sequence[int]) -> list[int]:
         if ahead[layer] > slots[layer] and size[layer] <= room[scope_of[layer]]:
             slots[layer] += 1
             room[scope_of[layer]] -= size[layer]
-    shares = [room[scope] // scope_of.count(scope) for scope in scope_of]
-    return [n * b + share for n, b, share in zip(slots, size, shares, strict=True)]
+    quotas = [n * b for n, b in zip(slots, size, strict=True)]
+    for scope, rest in enumerate(room):
+        own = [layer for layer in range(pool.layers) if scope_of[layer] == scope]
+        lacks = [(pool.experts - slots[layer]) * size[layer] for layer in own]
+        for layer, share in zip(own, equal_shares(rest, lacks), strict=True):
+            quotas[layer] += share
+    return quotas

@@ -9,7 +9,16 @@ from expert_residency.errors import UserError
 from expert_residency.hwmodels.units import GIB
 from expert_residency.hwmodels.vram import VramBudget
 from expert_residency.sim.choices.session import session_lines, session_shape
-from expert_residency.sim.split.memory import HOST_MODES, Needs, gib, needs_of, ram_need, spread_slots
+from expert_residency.sim.split.memory import (
+    HOST_MODES,
+    Needs,
+    RamNeed,
+    fitting_headroom,
+    gib,
+    needs_of,
+    ram_need,
+    spread_slots,
+)
 from expert_residency.sim.split.placement import Placement, Problem, Shortfall
 from expert_residency.sim.split.planner import MAX_CARDS
 from expert_residency.traces import list_models, load_model
@@ -28,7 +37,7 @@ def explain(problem: Problem, shortfall: Shortfall | None) -> str:
     return (
         f"RAM: {ram.mode} keeps {what} in memory, {gib(ram.must_bytes)}{kv} and {gib(ram.headroom_bytes)} of "
         f"headroom need {gib(ram.least_bytes)}, {shortfall.short_bytes / GIB:.1f} GiB more than the "
-        f"{gib(problem.host.ram_bytes)}; {_would_fit(problem)}"
+        f"{gib(problem.host.ram_bytes)}; {_would_fit(problem, ram=ram)}"
     )
 
 
@@ -68,10 +77,16 @@ def _vram(problem: Problem, shortfall: Shortfall) -> str:
     )
 
 
-def _would_fit(problem: Problem, budget: VramBudget | None = None) -> str:
+def _would_fit(problem: Problem, budget: VramBudget | None = None, ram: RamNeed | None = None) -> str:
     """What would fit, the least change first."""
-    found = [text for text in _advice(problem, budget) if text]
+    found = [text for text in (ram and _headroom(problem, ram), *_advice(problem, budget)) if text]
     return f"what would fit: {' or '.join(found)}" if found else "no context, host mode or quantization would fit"
+
+
+def _headroom(problem: Problem, ram: RamNeed) -> str:
+    """The headroom that leaves room for what the mode must hold; for a mode that must hold nothing, half of it."""
+    total, held = problem.host.ram_bytes, ram.must_bytes + ram.streamed_kv_bytes
+    return fitting_headroom(total, held if ram.must_bytes else max(total // 2, held))
 
 
 def _advice(problem: Problem, budget: VramBudget | None) -> Iterator[str]:

@@ -245,10 +245,18 @@ def ram_need(
     """
     everything = needs.geometry.all_expert_bytes
     complement = everything if mode == "arena" else everything - on_cards_bytes
+    if complement == 0:  # a machine may have less memory than is to be kept free of experts it does not hold
+        headroom_bytes = max(0, min(headroom_bytes, ram_bytes - needs.streamed_kv_bytes))
     room = max(0, ram_bytes - needs.streamed_kv_bytes - headroom_bytes)
     must = complement if mode in ("arena", "resident") else 0
     held = must or min(complement, room)
     return RamNeed(mode, held, complement - held, needs.streamed_kv_bytes, headroom_bytes, must)
+
+
+def fitting_headroom(ram_bytes: int, held_bytes: int) -> str:
+    """Largest `--headroom` beside what memory holds, in steps of 0.1 GB; empty below 1 GB, too little for any."""
+    tenths = (ram_bytes - held_bytes) * 10 // GB
+    return f"--headroom {tenths / 10:g}GB" if tenths >= 10 else ""
 
 
 def gib(nbytes: int) -> str:

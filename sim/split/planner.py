@@ -4,7 +4,8 @@ A pass visits the stages one after the other, so its time is a sum: stages, hand
 search walks the splits depth first in every order of the cards, and leaves a branch when its stages so far plus
 the least that the remaining layers can cost on the remaining cards is no better than the best split found. That
 least is found by dynamic programming with everything in RAM; a split that reads the drive costs more, never less,
-so no optimum is lost (`prune=False` tries every split; the tests compare the two).
+so no optimum is lost (`prune=False` tries every split; the tests compare the two). Of equally fast splits the one
+whose fullest card has most free is taken.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from expert_residency.sim.split.memory import RamNeed, ram_need, spread_slots
 from expert_residency.sim.split.placement import Placement, Problem, Shortfall, Stage
 
 MAX_CARDS = 4
+NEVER_FULL = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,11 @@ class _Fit:
     ram: RamNeed
     level: int
     handoffs_ns: tuple[int, ...]
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Less is better: time; of equally fast ones, the one whose fullest card has most free."""
+        return self.ns, max(_over(stage) for stage in self.stages)
 
 
 class Planner:
@@ -74,7 +81,7 @@ class Planner:
         self.visited = 0
         """Splits and partial splits looked at by the last search."""
         self.shortfall: Shortfall | None = None
-        self._limit: int | None = None
+        self._limit: tuple[int, int] | None = None
 
     @cached_property
     def orders(self) -> list[tuple[Card, ...]]:
@@ -105,9 +112,9 @@ class Planner:
         for cards in [order] if order else self.orders:
             for layers_each in self._walk(cards, first_layers):
                 fit = self._fit(cards, layers_each)
-                if fit and (found is None or fit.ns < found.ns):
+                if fit and (found is None or fit.rank < found.rank):
                     found = fit
-                    self._limit = fit.ns if prune else None
+                    self._limit = fit.rank if prune else None
         return self._placement(found) if found else None
 
     def evaluate(self, cards: tuple[Card, ...], layers_each: tuple[int, ...]) -> Placement | None:
@@ -195,7 +202,9 @@ class Planner:
         layers, count = self.geometry.n_layers, len(cards)
         rest = self._least(cards)
 
-        def descend(number: int, first: int, ns: int, taken: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        def descend(
+            number: int, first: int, ns: int, over: int, taken: tuple[int, ...]
+        ) -> Iterator[tuple[int, ...]]:
             self.visited += 1
             if number == count:
                 yield taken
@@ -211,11 +220,12 @@ class Planner:
                 if isinstance(stage, VramBudget):
                     self._miss(Shortfall("VRAM", -stage.cache_bytes, budget=stage))
                     continue
-                if self._limit is not None and ns + stage.ns + rest[number + 1][end] >= self._limit:
+                full = max(over, _over(stage))
+                if self._limit is not None and (ns + stage.ns + rest[number + 1][end], full) >= self._limit:
                     continue
-                yield from descend(number + 1, end, ns + stage.ns, (*taken, end - first))
+                yield from descend(number + 1, end, ns + stage.ns, full, (*taken, end - first))
 
-        yield from descend(0, 0, 0, ())
+        yield from descend(0, 0, 0, -NEVER_FULL, ())
 
     def _least(self, cards: tuple[Card, ...]) -> list[list[float]]:
         """[stage][layer] least time of the layers from there on the cards from there, everything in memory."""
@@ -293,6 +303,11 @@ class Planner:
     def _miss(self, shortfall: Shortfall) -> None:
         if self.shortfall is None or shortfall.short_bytes < self.shortfall.short_bytes:
             self.shortfall = shortfall
+
+
+def _over(stage: Stage) -> int:
+    """Bytes by which a stage's experts go over their room, below 0."""
+    return stage.expert_bytes - stage.budget.cache_bytes
 
 
 def _store_of(problem: Problem) -> Store | None:

@@ -91,9 +91,11 @@ def simulate_placement(
     # What no card holds lies once: such a host allows exchanges only, which the engine Strata makes.
     exchanges = placement.ram.mode in ("resident", "budget")
     admission = load_engine(engine).policy.get("admission", "strata-adaptive" if exchanges else "always")
+    slots = [n for stage in placement.stages for n in stage.slots]
+    layer_bytes = tuple(n * size for n, size in zip(slots, trace.geometry.expert_bytes, strict=True))
     spec = RunSpec(
         hardware=tuple(card.name for card in cards),
-        capacity=Capacity(scope="layer", card_bytes=tuple(stage.expert_bytes for stage in placement.stages)),
+        capacity=Capacity(scope="layer", layer_bytes=layer_bytes),
         layers_each=placement.layers_each,
         admission=admission,
         placement="full",

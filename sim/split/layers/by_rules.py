@@ -9,7 +9,7 @@ from expert_residency.hwmodels.units import GIB
 from expert_residency.sim.split.layers.division import ALL, HOST, devices
 from expert_residency.sim.split.layers.placement import LayerProblem, third_bytes
 from expert_residency.sim.split.layers.times import THIRDS, Parts
-from expert_residency.sim.split.memory import gib
+from expert_residency.sim.split.memory import fitting_headroom, gib
 from expert_residency.sim.split.rules import CPU, KINDS, DeviceReport, Rule, RulesReport, place, tensor
 from expert_residency.traces import ModelGeometry
 
@@ -63,13 +63,16 @@ def report(
         budget = problem.budget(card, first, end, output=output != HOST)
         found.append(DeviceReport(card, end - first, budget.taken_bytes, held[number], budget.usable_bytes))
         first = end
-    limit = max(problem.ram_bytes, in_ram + problem.headroom_bytes) if problem.mapped else problem.ram_bytes
-    found.append(DeviceReport(f"{costs.host.name} (RAM)", host_layers, problem.headroom_bytes, in_ram, limit))
+    room = problem.room_bytes
+    free = problem.ram_bytes - room
+    limit = max(problem.ram_bytes, in_ram + free) if problem.mapped and room else problem.ram_bytes
+    found.append(DeviceReport(f"{costs.host.name} (RAM)", host_layers, free, in_ram, limit))
     warnings = _warnings(geometry, rules, found)
+    if found[-1].over_bytes and (advice := fitting_headroom(problem.ram_bytes, in_ram)):
+        warnings.append(f"{gib(free)} of memory stay free: {advice} would leave room")
     if any(device.over_bytes for device in found):
         return RulesReport(tuple(found), tuple(warnings), None, None)
     parts = _parts(problem, placed, home, output)
-    room = problem.ram_bytes - problem.headroom_bytes
     if in_ram > room:
         thirds = [THIRDS - where.count(CPU) for where in placed]
         parts += Parts(on_cpu=costs.drive_ns(thirds, host_layers, in_ram, room))

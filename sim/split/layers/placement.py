@@ -63,6 +63,11 @@ class LayerProblem:
         """The model."""
         return self.costs.geometry
 
+    @property
+    def room_bytes(self) -> int:
+        """Memory that the model may take: none where more is to stay free than there is."""
+        return max(0, self.ram_bytes - self.headroom_bytes)
+
     @cached_property
     def total_layers(self) -> int:
         """Layers of the model, those without experts among them."""
@@ -163,6 +168,11 @@ class LayerPlacement:
         return f"{cause}, {100 * named[cause] / self.parts.ns:.0f} % of a token"
 
     @property
+    def rank(self) -> tuple[int, int]:
+        """Less is better: time; of equally fast ones, what the fullest card lacks to more free memory."""
+        return self.parts.ns, -min(b.cache_bytes - n for b, n in zip(self.budgets, self.expert_bytes, strict=True))
+
+    @property
     def on_cpu(self) -> int:
         """Layers of which the CPU computes experts."""
         return sum(n < THIRDS for n in self.thirds)
@@ -211,10 +221,10 @@ def evaluate(
         spans.append(problem.span(first, end))
         first = end
     in_ram = geometry.all_expert_bytes - sum(held) + problem.dense_on_host(host_layers, head=host_layers > 0)
-    room = problem.ram_bytes - problem.headroom_bytes
+    room = problem.room_bytes
     drive = 0
     if in_ram > room:
-        if not problem.mapped:
+        if not problem.mapped or room == 0:
             return None
         drive = costs.drive_ns(thirds, host_layers, in_ram, room)
         parts += Parts(on_cpu=drive)

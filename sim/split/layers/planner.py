@@ -3,7 +3,8 @@
 What is searched: every order of the cards, every contiguous division of the layers (each card runs one at least),
 and for every division which of a layer's three stacked tensors lie on its card, the others on the CPU. Nothing
 moves and no layer waits for another, so a run is a sum over layers: a card's layers are filled by Pareto fronts
-(`fill`), the division is dynamic programming. Layers go to the CPU altogether (`-ngl`) only where dense
+(`fill`), the division is dynamic programming; of equally fast placements the one whose fullest card has most
+free is taken. Layers go to the CPU altogether (`-ngl`) only where dense
 weights and context do not fit otherwise. Not searched: experts on a card that does not run their layer.
 """
 
@@ -20,10 +21,12 @@ from expert_residency.hwmodels.vram import VramBudget
 from expert_residency.sim.split.layers.fill import MOST, Front, Ints
 from expert_residency.sim.split.layers.placement import LayerPlacement, LayerProblem, evaluate, third_bytes
 from expert_residency.sim.split.layers.times import THIRDS
-from expert_residency.sim.split.planner import MAX_CARDS
+from expert_residency.sim.split.planner import MAX_CARDS, NEVER_FULL
 
 Path = tuple[tuple[int, int, int], ...]
 """Of each card: first MoE layer, last + 1, filling."""
+Partial = tuple[int, int, int, int]
+"""Of the cards so far: time, what the fullest has over its room (below 0), filling and first layer of the last."""
 
 
 @dataclass
@@ -71,7 +74,7 @@ class LayerPlanner:
         for host_layers in range(layers - len(self.problem.cards) + 1):
             found = [p for order in self.orders if (p := self._of_order(order, host_layers))]
             if found:
-                return min(found, key=lambda placement: placement.parts.ns)
+                return min(found, key=lambda placement: placement.rank)
             if self.feasible:
                 break
         return None
@@ -85,7 +88,7 @@ class LayerPlanner:
             for order in self.orders:
                 each = self._divide(order, thirds)
                 placement = each and evaluate(self.problem, order, each, thirds)
-                if placement and (found is None or placement.parts.ns < found[1].parts.ns):
+                if placement and (found is None or placement.rank < found[1].rank):
                     found = n, placement
         return found
 
@@ -94,18 +97,20 @@ class LayerPlanner:
     def _of_order(self, order: tuple[str, ...], host_layers: int) -> LayerPlacement | None:
         problem, geometry = self.problem, self.problem.geometry
         layers, count = geometry.n_layers, len(order)
-        best: list[dict[int, tuple[int, int, int]]] = [{host_layers: (0, 0, -1)}]
+        best: list[dict[int, Partial]] = [{host_layers: (0, -NEVER_FULL, 0, -1)}]
         for number, card in enumerate(order):
-            here: dict[int, tuple[int, int, int]] = {}
+            here: dict[int, Partial] = {}
             ends = (
                 [layers] if number == count - 1 else range(host_layers + number + 1, layers - count + number + 2)
             )
-            for first, (ns, _, _) in best[-1].items():
+            for first, (ns, full, _, _) in best[-1].items():
                 for end in ends:
                     if end > first and (at := self._filled(card, first, end, host_layers)) is not None:
-                        total = ns + int(self._chain(card, first)[end - first].ns[at])
-                        if end not in here or total < here[end][0]:
-                            here[end] = (total, at, first)
+                        front = self._chain(card, first)[end - first]
+                        over = int(front.nbytes[at]) - self._room(card, first, end, host_layers)
+                        total = ns + int(front.ns[at]), max(full, over)
+                        if end not in here or total < here[end][:2]:
+                            here[end] = (*total, at, first)
             best.append(here)
         if layers not in best[-1]:
             return None
@@ -113,7 +118,7 @@ class LayerPlanner:
         each: list[int] = []
         thirds, end = [0] * layers, layers
         for number in range(count, 0, -1):
-            _, at, first = best[number][end]
+            _, _, at, first = best[number][end]
             thirds[first:end] = self._states(order[number - 1], first, end, at)
             each.insert(0, end - first)
             end = first
@@ -121,7 +126,7 @@ class LayerPlanner:
         if placement is None or placement.drive_ns:  # memory binds: what lies on the cards counts more than time
             roomy = self._roomiest(order, host_layers)
             both = [p for p in (placement, roomy) if p]
-            return min(both, key=lambda p: p.parts.ns, default=None)
+            return min(both, key=lambda p: p.rank, default=None)
         return placement
 
     def _roomiest(self, order: tuple[str, ...], host_layers: int) -> LayerPlacement | None:
@@ -153,7 +158,7 @@ class LayerPlanner:
                 thirds[first:end] = self._states(card, first, end, at, every=True)
             each = [end - first for first, end, _ in path]
             placement = evaluate(problem, order, each, thirds, host_layers)
-            if placement and (found is None or placement.parts.ns < found.parts.ns):
+            if placement and (found is None or placement.rank < found.rank):
                 found = placement
         return found
 
@@ -161,18 +166,19 @@ class LayerPlanner:
         """Layers of each card with which the tensors lie as they are wanted, the fastest; None if they cannot."""
         geometry, layers, count = self.problem.geometry, self.problem.geometry.n_layers, len(order)
         held = np.cumsum([0, *(third_bytes(geometry, i, n) for i, n in enumerate(thirds))])
-        best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
+        best: dict[int, tuple[int, int, tuple[int, ...]]] = {0: (0, -NEVER_FULL, ())}
         for number, card in enumerate(order):
             ns = np.cumsum([0, *(self.problem.costs.layer(card, i, n).ns for i, n in enumerate(thirds))])
-            here: dict[int, tuple[int, tuple[int, ...]]] = {}
+            here: dict[int, tuple[int, int, tuple[int, ...]]] = {}
             ends = [layers] if number == count - 1 else range(number + 1, layers - count + number + 2)
-            for first, (before, each) in best.items():
+            for first, (before, full, each) in best.items():
                 for end in (end for end in ends if end > first):
-                    if held[end] - held[first] <= self._room(card, first, end, 0):
-                        option = (before + int(ns[end] - ns[first]), (*each, end - first))
+                    over = int(held[end] - held[first]) - self._room(card, first, end, 0)
+                    if over <= 0:
+                        option = (before + int(ns[end] - ns[first]), max(full, over), (*each, end - first))
                         here[end] = min(here.get(end, option), option)
             best = here
-        return best[layers][1] if layers in best else None
+        return best[layers][2] if layers in best else None
 
     # ---- one card ---------------------------------------------------------------------------------
 

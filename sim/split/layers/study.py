@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from expert_residency.families import rate_notes
@@ -15,7 +15,7 @@ from expert_residency.sim.split.layers.lines import OptionLine, option_lines
 from expert_residency.sim.split.layers.placement import LayerPlacement, LayerProblem
 from expert_residency.sim.split.layers.planner import LayerPlanner
 from expert_residency.sim.split.layers.times import LayerCosts
-from expert_residency.sim.split.memory import HostMode, gib, needs_of
+from expert_residency.sim.split.memory import HostMode, fitting_headroom, gib, needs_of
 from expert_residency.sim.split.study import Question
 from expert_residency.sim.timed.attention import Context
 from expert_residency.traces import ModelGeometry, RoutingTrace, load_model
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MODES: tuple[HostMode, ...] = ("resident", "mmap")
 """How the host holds what no card holds: in memory, or in a mapped file of which memory keeps a part."""
+NO_LESS = "--headroom 0GB"
 NTH = ("second", "third", "fourth")
 
 
@@ -225,8 +226,6 @@ def make_problem(
 
 
 def _answer(problem: LayerProblem, question: Question) -> LayerAnswer:
-    from dataclasses import replace
-
     geometry, planner = problem.geometry, LayerPlanner(problem)
     placement: LayerPlacement | None = None
     mode: HostMode = "resident"
@@ -245,6 +244,12 @@ def _answer(problem: LayerProblem, question: Question) -> LayerAnswer:
             *notes,
             f"{gib(short)} of what the CPU reads do not fit into memory; reads of the drive are estimated",
         ]
+    if problem.room_bytes == 0:
+        less = fitting_headroom(problem.ram_bytes, problem.ram_bytes // 2) or NO_LESS
+        nothing = (
+            f"{gib(problem.headroom_bytes)} of headroom leave nothing of the {gib(problem.ram_bytes)} of memory"
+        )
+        notes = [*notes, f"{nothing} for experts; {less} would"]
     if not planner.exact:
         notes = [*notes, "too many different sizes for an exact filling: bytes are rounded up by 1/4096 of a card"]
     return LayerAnswer(
@@ -264,9 +269,15 @@ def _limit(problem: LayerProblem, planner: LayerPlanner) -> str:
             f"VRAM: {short.card} needs {-short.cache_bytes / GIB:.1f} GiB more than its "
             f"{short.usable_bytes / GIB:.1f} GiB before it holds one expert ({parts} GiB)"
         )
-    need = geometry.all_expert_bytes + problem.headroom_bytes
+    need = max(geometry.all_expert_bytes - room, 0) + problem.headroom_bytes
+    mapped = planner.problem.mapped  # then it is the headroom that leaves no room at all
+    roomy = LayerPlanner(replace(problem, headroom_bytes=0, mapped=False)).best()
+    less = fitting_headroom(problem.ram_bytes, roomy.ram_bytes) if roomy else ""
+    if mapped and not less:
+        less = fitting_headroom(problem.ram_bytes, problem.ram_bytes // 2)
+    fits = [less, *([] if mapped else ["--host mmap"]), f"{gib(need)} of memory or more", "another quantization"]
     return (
         f"RAM: {gib(geometry.all_expert_bytes)} of experts less what the cards hold of them (at most "
         f"{gib(room)}) and {gib(problem.headroom_bytes)} of headroom are more than the {gib(problem.ram_bytes)} "
-        f"of memory; what would fit: --host mmap, {gib(need - room)} of memory or more, another quantization"
+        f"of memory; what would fit: {', '.join(text for text in fits if text)}"
     )

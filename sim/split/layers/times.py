@@ -26,7 +26,7 @@ class LayerCosts(LayerSums):
         thirds, host_layers
             Of each MoE layer, what lies on its card; layers before `host_layers` are the CPU's.
         wanted_bytes, room_bytes
-            What the host reads of the model, and the memory for it; every layer keeps the same share.
+            What the host reads of the model, and the lesser memory for it; every layer keeps the same share.
 
         Returns
         -------
@@ -35,7 +35,7 @@ class LayerCosts(LayerSums):
         """
         geometry, disk = self.geometry, self.host.disk
         rate = min(disk.seq_mb_per_s, disk.lanes.count * disk.lane_mb_per_s)
-        level = geometry.experts * max(room_bytes, 0) // wanted_bytes
+        level = geometry.experts * room_bytes // wanted_bytes
         total = 0.0
         for layer, on_card in enumerate(thirds):
             part = THIRDS if layer < host_layers else THIRDS - on_card
