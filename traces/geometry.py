@@ -279,7 +279,7 @@ def read_model(spec: str) -> ModelFile:
     ----------
     spec
         Name of a packaged model, path of a TOML file of the same form, or of the model's weights: a GGUF file, a
-        folder, a `config.json` beside safetensors files.
+        folder, a `config.json` beside safetensors files. `:top_k=6` at its end replaces the model's k.
 
     Raises
     ------
@@ -289,6 +289,9 @@ def read_model(spec: str) -> ModelFile:
     from expert_residency.traces.model_file import ModelFile
     from expert_residency.traces.weights import is_weights, read_weights
 
+    spec, own_k = _with_own_k(spec)
+    if own_k is not None:
+        return read_model(spec).model_copy(update={"top_k": own_k})
     if not _is_packaged(spec):
         if is_weights(spec):
             return read_weights(spec)

@@ -59,6 +59,14 @@ def _check_columns(t: RoutingTrace) -> None:
         column = getattr(t, name)
         if column is not None and len(column) != t.n_routed:
             raise TraceError(f"{name} has {len(column)} entries for {t.n_routed} routed experts")
+    if t.row_weights is not None:
+        wrong = np.flatnonzero((t.row_weights < 0) | np.isinf(t.row_weights))  # nan: unknown
+        if len(wrong):
+            at = int(wrong[0])
+            raise TraceError(
+                f"{place_of_entry(t, at)}: the weight of an expert is {float(t.row_weights[at]):g}, expected a "
+                "number of 0 or more"
+            )
     for depth, (offsets, experts) in t.predictions.items():
         if len(offsets) != t.n_events + 1 or offsets[-1] != len(experts):
             raise TraceError(f"predictions of depth {depth} do not cover the {t.n_events} events")

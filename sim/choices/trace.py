@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from expert_residency.errors import SimError
@@ -280,7 +279,7 @@ def routing_of(model: str | None, source: str | None, fmt: str | None, passes: i
     if source is None:
         if model is None:
             raise SimError("which model? give --model, or a trace that has its sizes")
-        file = read_model(model if Path(model).exists() else model.partition("/")[0])
+        file = read_model(model)
         source = f"bundled:{file.trace}" if file.trace is not None else None
     if source is not None:
         trace = open_trace(source, fmt, model)

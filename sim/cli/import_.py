@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from expert_residency.sim.choices.trace import Reading, open_trace
 from expert_residency.sim.cli import app
@@ -23,7 +24,20 @@ def parquet(path: Path) -> Path:
     return path
 
 
-@app.command("import")
+class _TwoKindsOfFiles(TyperCommand):
+    """The command, where one word alone is a trace and OUT is missing, not the other way round."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from expert_residency.errors import SimError
+
+        words: dict[str, Any] = self.make_parser(ctx).parse_args(list(args))[0]
+        only = words.get("out")
+        if isinstance(only, str) and not words.get("sources") and not words.get("help"):
+            raise SimError(f"OUT.parquet is missing, the file to write: residency import {only} OUT.parquet")
+        return super().parse_args(ctx, args)
+
+
+@app.command("import", cls=_TwoKindsOfFiles)
 @takes_reading()
 def import_trace(
     sources: Annotated[

@@ -94,6 +94,12 @@ def _zipped(data: bytes, path: Path) -> Iterator[zipfile.ZipFile]:
         with zipfile.ZipFile(io.BytesIO(data)) as file:
             check_unpacked(sum(member.file_size for member in file.infolist()), len(data), path)
             yield file
+    except TraceError:
+        raise
+    except ValueError:  # a seek to before the file's begin
+        raise TraceError(
+            "the zip is cut off or damaged (its directory points outside the file)", path=path
+        ) from None
     except (
         zipfile.BadZipFile,
         zlib.error,

@@ -2,8 +2,9 @@
 
 A reader is a module or an object with four names: `name`, `description`, `sniff(head, path)` and
 `read(path, model)`. `read` may take further keyword options of its own, and `marks` may name columns or fields by
-which an unknown file is found to be near the format. It registers in the entry-point group
-`expert_residency.readers`; the built-in ones do so in the same way as a stranger's.
+which an unknown file is found to be near the format; `fallback(head, path)` is asked once every `sniff` has said
+no. It registers in the entry-point group `expert_residency.readers`; the built-in ones do so in the same way as a
+stranger's.
 """
 
 from __future__ import annotations
@@ -217,6 +218,10 @@ def _sniffed(path: Path, known: dict[str, Reader]) -> Reader:
     for reader in known.values():
         if reader.sniff(head, path):
             return reader
+    for reader in known.values():
+        fallback = getattr(reader, "fallback", None)
+        if fallback is not None and fallback(head, path):
+            return reader
     words = {word.decode() for word in re.findall(rb"[A-Za-z_][A-Za-z_0-9]{2,}", head[:2000])}
     marks = {name: len(words & set(getattr(reader, "marks", ()))) for name, reader in known.items()}
     near = sorted((name for name, hits in marks.items() if hits), key=lambda name: (-marks[name], name))[:3]
@@ -227,8 +232,8 @@ def _sniffed(path: Path, known: dict[str, Reader]) -> Reader:
     hint = f"nearest: {', '.join(near)}" if near else f"known: {', '.join(known)}"
     raise TraceError(
         f"not a trace in a known format; it begins with {text!r} ({hint}). Say which with --format, or, for any "
-        f"table "
-        "of routing, which columns mean what: --columns pass=step,layer=l,experts=e0..e5",
+        f"table of routing, which columns mean what: --columns pass=step,layer=l,experts=e0..e5 of import, "
+        "elsewhere -o columns=pass=step,layer=l,experts=e0..e5",
         path=path,
     )
 

@@ -33,8 +33,15 @@ def load_json(path: Path) -> Any:
         raise TraceError(
             f"{what} ({error.msg})", path=path, place=f"line {error.lineno}, column {error.colno}"
         ) from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists in lists in lists
-        raise TraceError(f"not JSON that a trace would be ({error})", path=path) from None
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"not JSON that a trace would be ({_why(error)})", path=path) from None
+
+
+def _why(error: ValueError | RecursionError) -> str:
+    """Why Python reads no JSON, in words of the file."""
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg
+    return "nested too deeply" if isinstance(error, RecursionError) else "a number of thousands of digits"
 
 
 def text_lines(path: Path, partial: bool, said: list[str]) -> list[str]:
@@ -100,12 +107,12 @@ def json_lines(path: Path, partial: bool, said: list[str]) -> Iterator[tuple[int
             continue
         try:
             data = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             if partial and number == len(lines):
                 said.append(f"line {number}, which the end of the file cuts off, is left out")
                 return
-            why = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
-            raise TraceError(f"not valid JSON ({why})", path=path, place=f"line {number}") from None
+            why = f"not valid JSON ({_why(error)})"
+            raise TraceError(why, path=path, place=f"line {number}") from None
         if not isinstance(data, dict):
             raise TraceError("expected an object", path=path, place=f"line {number}")
         yield number, data
@@ -462,7 +469,7 @@ def row_table(row_pass: IntArray, row_layer: IntArray, n_layers: int) -> IntArra
     Parameters
     ----------
     row_pass
-        (R,) pass of each row, not descending.
+        (R,) pass of each row.
     row_layer
         (R,) layer index of each row.
     n_layers
@@ -473,7 +480,7 @@ def row_table(row_pass: IntArray, row_layer: IntArray, n_layers: int) -> IntArra
     IntArray
         (P, L) counts.
     """
-    n_passes = int(row_pass[-1]) + 1
+    n_passes = int(row_pass.max()) + 1
     return np.bincount(row_pass * n_layers + row_layer, minlength=n_passes * n_layers).reshape(n_passes, n_layers)
 
 

@@ -55,13 +55,13 @@ def read(path: Path, model: ModelGeometry | None = None, prompt_tokens: int = 0)
         Columns that are missing or do not fit.
     """
     geometry = need_model(path, model)
-    table = load(path, False, [])
-    names = table.column_names
+    sheet = load(path, False, [])
+    names = sheet.data.column_names
     k = sum(re.fullmatch(r"expert_id_\d+", n) is not None for n in names)
     spec = f"request=prompt_index,position=token_position,layer=layer,experts=expert_id_0..expert_id_{k - 1}"
     if "expert_weight_0" in names:
         spec += f",weights=expert_weight_0..expert_weight_{k - 1}"
-    rows = rows_of_table(table, mapped(spec, names, path), path)
+    rows = rows_of_table(sheet, mapped(spec, names, path))
     if prompt_tokens and rows.request is not None and rows.token is not None:
         first = np.full(int(rows.request.max()) + 1, np.iinfo(np.int64).max)
         np.minimum.at(first, rows.request, rows.token)

@@ -36,6 +36,9 @@ MAX_DRAFT_LAYERS = 4
 """Layers after the last one up to which a row is taken for a draft (multi-token prediction) layer's."""
 RAGGED = "the last layer of {} has one row, the last prompt token's, as llama.cpp gathers it"
 SORTED = "rows were not in the order of passes and tokens and were sorted"
+SHORT = "{:,} of {:,} rows have fewer than {} experts ({:,} ids fewer in all)"
+OTHER_K = "k is {} in this file, where the model uses {} experts a token"
+GAPS = "pass numbers have gaps: {:,} missing, the first after pass {} of {}"
 NO_PHASES = "the format has no phases: every token is a decode pass"
 
 
@@ -247,6 +250,8 @@ def trace_of(
         rows = _without_drafts(rows, geometry, path, said)
     layer = layer_indices(rows.layer, geometry, path, rows.place)
     check_ragged_experts(rows.experts, rows.counts, geometry, path, rows.place)
+    _check_weights(rows, path)
+    said += _left_out(rows, geometry)
     if rows.token is not None and rows.pass_number is None:
         rows.check_tokens(
             layer, np.zeros(len(layer), dtype=np.int64) if rows.request is None else rows.request, path
@@ -305,6 +310,49 @@ def trace_of(
     for depth, predicted in rows.predicted.items():
         trace.predictions[depth] = _union(predicted, event, trace.n_events, geometry, path)
     return trace
+
+
+def _check_weights(rows: Rows, path: Path) -> None:
+    """Weights are numbers of 0 or more, or nan where a format has none for an expert."""
+    if rows.weights is None:
+        return
+    wrong = np.flatnonzero((rows.weights < 0) | np.isinf(rows.weights))
+    if len(wrong):
+        row = int(np.searchsorted(csr_offsets(rows.counts), wrong[0], side="right")) - 1
+        why = f"the weight of an expert is {float(rows.weights[wrong[0]]):g}, expected a number of 0 or more"
+        raise TraceError(why, path=path, place=rows.place(row))
+
+
+def _left_out(rows: Rows, geometry: ModelGeometry) -> list[str]:
+    """Notes of what the file seems to lack: experts of rows, passes between others."""
+    said = []
+    k = int(rows.counts.max())
+    short = rows.counts < k
+    if short.any():
+        said.append(SHORT.format(int(short.sum()), len(short), k, int((k - rows.counts).sum())))
+    if k < geometry.top_k:
+        said.append(OTHER_K.format(k, geometry.top_k))
+    if rows.pass_number is not None:
+        request = np.zeros(len(short), dtype=np.int64) if rows.request is None else rows.request
+        said += _gaps(request, rows.pass_number)
+    return said
+
+
+def _gaps(request: IntArray, number: IntArray) -> list[str]:
+    """What to say of pass numbers that no row has, between those of a request.
+
+    Requests that do not all begin at the same number share one numbering, as where an engine counts its passes.
+    """
+    pairs = np.unique(np.stack([request, number], axis=1), axis=0)
+    begins = np.flatnonzero(np.diff(pairs[:, 0], prepend=pairs[0, 0] - 1))
+    if len(np.unique(pairs[begins, 1])) > 1:
+        pairs = np.unique(pairs * [0, 1], axis=0)
+    step = np.where(np.diff(pairs[:, 0]) == 0, np.diff(pairs[:, 1]) - 1, 0)
+    wide = np.flatnonzero(step > 0)
+    if not len(wide):
+        return []
+    last = int(pairs[pairs[:, 0] == pairs[wide[0], 0], 1].max())
+    return [GAPS.format(int(step.sum()), int(pairs[wide[0], 1]), last)]
 
 
 def _union(

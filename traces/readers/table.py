@@ -16,16 +16,18 @@ predicted_d<n>     ids predicted for this layer n layers ahead, as `experts`
 score_d<n>         their scores, as long: an event's predictions are then kept in falling order
 =================  =========================================================================================
 
-Without `columns` those names and some common ones are looked for. Where neither pass nor token is known, a pass
-ends when the layer falls, and phases are inferred from the number of rows. Ids of -1 are padding.
+Without `columns` those names and some common ones are looked for, and a file of no other format whose columns have
+them is taken for a table. Where neither pass nor token is known, a pass ends when the layer falls, and phases are
+inferred from the number of rows. Ids of -1 and empty cells of `e0..e5` are padding.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +37,11 @@ import numpy.typing as npt
 from expert_residency.errors import TraceError
 from expert_residency.text import check_known
 from expert_residency.traces.geometry import ModelGeometry
+from expert_residency.traces.parquet import column_names
 from expert_residency.traces.readers.base import read_bytes, read_text
-from expert_residency.traces.readers.checks import json_lines, need_model
+from expert_residency.traces.readers.checks import Place, json_lines, need_model
 from expert_residency.traces.readers.rows import Rows, trace_of
-from expert_residency.traces.trace import IntArray, Phase, RoutingTrace
+from expert_residency.traces.trace import IntArray, Phase, RoutingTrace, csr_offsets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,12 +71,61 @@ _PHASES = {
 }  # fmt: skip
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan", re.IGNORECASE)
 _MOST_COLUMNS = 4096
+_NUMERIC = r"^-?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
+_LAST_NUMBER = r"(?:^|\D)(?P<n>\d{1,9})\D*$"
+_MAX_EXACT = 2**53
 Columns = dict[str, list[str]]
 
 
+@dataclass(frozen=True)
+class Sheet:
+    """A table as it stands in a file.
+
+    Parameters
+    ----------
+    data
+        Its columns.
+    path
+        The file.
+    place
+        Words for where a row stands in it, from its number.
+    """
+
+    data: pa.Table
+    path: Path
+    place: Place
+
+    def wrong(self, why: str, row: int | None = None) -> TraceError:
+        """The error of a row, or of the whole."""
+        return TraceError(why, path=self.path, place=None if row is None else self.place(row))
+
+
 def sniff(head: bytes, path: Path) -> bool:
-    """Never: a table is read when it is asked for."""
+    """Never: a table is read when it is asked for, or where no other format knows the file."""
     return False
+
+
+def fallback(head: bytes, path: Path) -> bool:
+    """Whether columns of a file that no format knows have the names that are looked for."""
+    names = _names(head, path)
+    has = {field for field, likely in _ALIASES.items() if names & set(likely)}
+    return "layer" in has and bool(has & {"experts", "expert"})
+
+
+def _names(head: bytes, path: Path) -> set[str]:
+    """Columns or fields by the first bytes of a file; none if it is no table. Never raises."""
+    if head.startswith(b"PAR1"):
+        return set(column_names(path))
+    lines = head.decode("utf-8", "replace").lstrip().split("\n", 2)[:2]
+    if not lines[0].startswith("{"):
+        return {name.strip().strip('"') for name in re.split("[\t,;]", lines[0])}
+    names: set[str] = set()
+    for line in lines:  # the first one may hold facts
+        try:
+            names |= set(json.loads(line))
+        except (ValueError, RecursionError, TypeError):
+            continue
+    return names
 
 
 def read(path: Path, model: ModelGeometry | None = None, columns: str = "", partial: bool = False) -> RoutingTrace:
@@ -102,10 +154,15 @@ def read(path: Path, model: ModelGeometry | None = None, columns: str = "", part
     """
     geometry = need_model(path, model)
     said: list[str] = []
-    table = load(path, partial, said)
-    mapping = mapped(columns, table.column_names, path)
-    rows = rows_of_table(table, mapping, path)
-    unused = [n for n in table.column_names if n not in {c for names in mapping.values() for c in names}]
+    sheet = load(path, partial, said)
+    names = sheet.data.column_names
+    mapping = mapped(columns, names, path)
+    rows = rows_of_table(sheet, mapping)
+    if "expert" in mapping:
+        _check_apart(rows, mapping, geometry, path)
+    if note := _copies(rows):
+        said.append(note)
+    unused = [n for n in names if n not in {c for names in mapping.values() for c in names}]
     shown = ",".join(f"{field}={_short(names)}" for field, names in mapping.items())
     more = f"; not used: {', '.join(unused[:8])}{', ...' if len(unused) > 8 else ''}" if unused else ""
     return trace_of(
@@ -117,7 +174,7 @@ def _short(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"
 
 
-def load(path: Path, partial: bool, said: list[str]) -> pa.Table:
+def load(path: Path, partial: bool, said: list[str]) -> Sheet:
     """The table, by what the file begins with.
 
     Parameters
@@ -131,7 +188,7 @@ def load(path: Path, partial: bool, said: list[str]) -> pa.Table:
 
     Returns
     -------
-    pa.Table
+    Sheet
         The result.
 
     Raises
@@ -146,9 +203,9 @@ def load(path: Path, partial: bool, said: list[str]) -> pa.Table:
     head = read_bytes(path, 4096, partial=False) if not partial else read_bytes(path, partial=True)[:4096]
     try:
         if head.startswith(b"PAR1"):
-            return pq.read_table(io.BytesIO(read_bytes(path)))
+            return Sheet(pq.read_table(io.BytesIO(read_bytes(path))), path, lambda i: f"row {i + 1}")
         if head.lstrip().startswith(b"{"):
-            return _of_objects([data for _, data in json_lines(path, partial, said)], path)
+            return _of_objects(list(json_lines(path, partial, said)), path)
         text = read_text(path, partial=partial)
         if partial and not text.endswith("\n"):
             said.append("the last line, which the end of the file cuts off, is left out")
@@ -168,13 +225,18 @@ def load(path: Path, partial: bool, said: list[str]) -> pa.Table:
     names = [n.strip() for n in table.column_names]
     if len(set(names)) != len(names):
         raise TraceError("a column name twice", path=path, place="line 1")
-    return table.rename_columns(names)
+    lines = [n for n, line in enumerate(text.split("\n"), 1) if line.strip("\r")][1:]
+    counted = len(lines) == table.num_rows  # not where a quoted cell goes over several lines
+    return Sheet(
+        table.rename_columns(names), path, lambda i: f"line {lines[i]}" if counted else f"row {i + 1} of the table"
+    )
 
 
-def _of_objects(objects: list[dict[str, Any]], path: Path) -> pa.Table:
+def _of_objects(numbered: list[tuple[int, dict[str, Any]]], path: Path) -> Sheet:
     """Objects that have the first one's fields; lines of another kind, as a first line of facts, are left out."""
     import pyarrow as pa
 
+    objects = [data for _, data in numbered]
     if not objects:
         raise TraceError("the trace has no routing rows", path=path)
     usual = max((frozenset(o) for o in objects[:50]), key=[frozenset(o) for o in objects[:50]].count)
@@ -182,8 +244,9 @@ def _of_objects(objects: list[dict[str, Any]], path: Path) -> pa.Table:
     chosen = [o for o in objects if usual <= set(o)]
     if len(chosen) < len(objects) - 8:
         raise TraceError(f"{len(objects) - len(chosen)} lines lack fields that most lines have", path=path)
+    lines = [line for line, data in numbered if usual <= set(data)]
     try:
-        return pa.table({n: [o[n] for o in chosen] for n in names})
+        return Sheet(pa.table({n: [o[n] for o in chosen] for n in names}), path, lambda i: f"line {lines[i]}")
     except pa.ArrowException as error:
         raise TraceError(
             f"values of different kinds in one field ({str(error).splitlines()[0]})", path=path
@@ -238,7 +301,8 @@ def mapped(spec: str, names: list[str], path: Path) -> Columns:
     if lacks:
         raise TraceError(
             f"columns: {' and '.join(lacks)} is missing; the table has {', '.join(names[:12])}"
-            f"{', ...' if len(names) > 12 else ''}: --columns layer=COLUMN,experts=FIRST..LAST",
+            f"{', ...' if len(names) > 12 else ''}: --columns layer=COLUMN,experts=FIRST..LAST (of import; "
+            "-o columns=... elsewhere)",
             path=path,
         )
     used = [c for columns in found.values() for c in columns]
@@ -266,56 +330,35 @@ def _expanded(wanted: str, names: list[str], path: Path) -> list[str]:
     return columns
 
 
-def rows_of_table(table: pa.Table, mapping: Columns, path: Path) -> Rows:
-    """Rows by a mapping of columns; raises as `read`.
-
-    Parameters
-    ----------
-    table
-        The table.
-    mapping
-        Columns of each field.
-    path
-        The file, gzipped or not; named in messages.
-
-    Returns
-    -------
-    Rows
-        The result.
-
-    Raises
-    ------
-    TraceError
-        What does not fit, in one sentence with its place.
-    """
-    if not table.num_rows:
-        raise TraceError("the trace has no routing rows", path=path)
-
-    def place(i: int) -> str:
-        return f"row {i + 1}"
-
+def rows_of_table(sheet: Sheet, mapping: Columns) -> Rows:
+    """Rows by a mapping of columns; raises as `read`."""
+    if not sheet.data.num_rows:
+        raise sheet.wrong("the trace has no routing rows")
     number = {
-        field: (
-            _kinds(table, field, column, path) if field in ("request", "phase") else _whole(table, column, path)
-        )
+        field: _kinds(sheet, field, column) if field in ("request", "phase") else _whole(sheet, column)
         for field in ("layer", "request", "pass", "token", "position", "phase", "rank")
         for column in mapping.get(field, [])[:1]
     }
     if "expert" in mapping:
-        return _long(table, mapping, number, path)
-    counts, experts = _ids(table, mapping["experts"], path)
-    weights = _values(table, mapping["weights"], counts, "weights", path) if "weights" in mapping else None
-    kept = experts >= 0
-    row = np.repeat(np.arange(len(counts)), counts)
-    rows = Rows(
-        layer=number["layer"],
-        counts=np.bincount(row[kept], minlength=len(counts)),
-        experts=experts[kept],
-        place=place,
-        weights=None if weights is None else weights[kept],
-        predicted=_ahead(table, mapping, path),
-    )
-    return _with_columns(rows, number)
+        rows = _long(sheet, mapping, number)
+    else:
+        counts, experts = _ids(sheet, mapping["experts"])
+        weights = _values(sheet, mapping["weights"], counts, "weights") if "weights" in mapping else None
+        kept = experts >= 0
+        row = np.repeat(np.arange(len(counts)), counts)
+        if weights is not None:
+            _check_weights(sheet, weights[kept], row[kept])
+        found = Rows(
+            layer=number["layer"],
+            counts=np.bincount(row[kept], minlength=len(counts)),
+            experts=experts[kept],
+            place=sheet.place,
+            weights=None if weights is None else weights[kept],
+            predicted=_ahead(sheet, mapping),
+        )
+        rows = _with_columns(found, number)
+    _check_repeats(rows, sheet.path, by_position="token" not in mapping)
+    return rows
 
 
 def _with_columns(rows: Rows, number: dict[str, IntArray]) -> Rows:
@@ -332,11 +375,11 @@ def _with_columns(rows: Rows, number: dict[str, IntArray]) -> Rows:
     )
 
 
-def _long(table: pa.Table, mapping: Columns, number: dict[str, IntArray], path: Path) -> Rows:
+def _long(sheet: Sheet, mapping: Columns, number: dict[str, IntArray]) -> Rows:
     """Rows of a table with one expert a line."""
-    expert = _whole(table, mapping["expert"][0], path)
+    expert = _whole(sheet, mapping["expert"][0])
     if any(_AHEAD.fullmatch(field) for field in mapping):
-        raise TraceError("columns: predictions need a table of one row a line (experts=)", path=path)
+        raise sheet.wrong("columns: predictions need a table of one row a line (experts=)")
     keys = [values for field, values in number.items() if field != "rank"]
     new = np.zeros(len(expert), dtype=bool)
     for values in keys:
@@ -346,145 +389,246 @@ def _long(table: pa.Table, mapping: Columns, number: dict[str, IntArray], path: 
         new[1:] |= rank[1:] <= rank[:-1]
     new[0] = True
     start = np.flatnonzero(new)
+    negative = np.flatnonzero(expert < 0)
+    if len(negative):
+        at = int(negative[0])
+        raise sheet.wrong(f"expert id {int(expert[at])}, expected 0 or more", at)
     weights = None
     if "weight" in mapping:
-        weights = _floats(table.column(mapping["weight"][0]), mapping["weight"][0], path)
+        weights = _floats(sheet, mapping["weight"][0])
+        _check_weights(sheet, weights, np.arange(len(weights)))
     rows = Rows(
         layer=number["layer"][start],
         counts=np.diff(np.append(start, len(expert))),
         experts=expert,
-        place=lambda i: f"row {int(start[i]) + 1}",
+        place=lambda i: sheet.place(int(start[i])),
         weights=weights,
     )
     return _with_columns(rows, {field: values[start] for field, values in number.items() if field != "rank"})
 
 
-def _whole(table: pa.Table, column: str, path: Path) -> IntArray:
+def _check_weights(sheet: Sheet, weights: npt.NDArray[np.float32], row: IntArray) -> None:
+    """Every expert has a weight that is a number of 0 or more; `row` (N,) says where each stands."""
+    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(wrong):
+        at = int(wrong[0])
+        found = "is missing or no number" if np.isnan(weights[at]) else f"is {float(weights[at]):g}"
+        raise sheet.wrong(f"the weight of an expert {found}, expected a number of 0 or more", int(row[at]))
+
+
+def _check_apart(rows: Rows, mapping: Columns, geometry: ModelGeometry, path: Path) -> None:
+    """Lines of one expert each: nothing says that a row is of two tokens, where no column tells tokens apart."""
+    if {"token", "position", "rank"} & set(mapping):
+        return
+    row = np.repeat(np.arange(len(rows.counts)), rows.counts)
+    code = row * (int(rows.experts.max()) + 1) + rows.experts
+    order = np.argsort(code, kind="stable")
+    twice = row[order[1:][np.diff(code[order]) == 0]]
+    wrong = np.concatenate([twice, np.flatnonzero(rows.counts > geometry.top_k)])
+    if not len(wrong):
+        return
+    at = int(wrong.min())
+    why = "the same expert twice" if at in twice else f"more than top-{geometry.top_k}"
+    ask = " and ".join(f"{field}=COLUMN" for field in ("pass", "token") if field not in mapping)
+    raise TraceError(
+        f"{int(rows.counts[at])} lines of layer {int(rows.layer[at])} follow one another, {why}, and no "
+        f"column tells tokens apart: give {ask} (or, of a CSV in which every token has k lines of layer,expert: "
+        "--format moe-trace-csv -o top_k=K)",
+        path=path,
+        place=rows.place(at),
+    )
+
+
+def _check_repeats(rows: Rows, path: Path, *, by_position: bool) -> None:
+    """No row of a (pass, token, layer) twice; where only positions tell tokens apart, no copy of a row."""
+    token = rows.position if by_position else rows.token
+    if rows.pass_number is None or token is None:
+        return  # passes that are made of tokens are checked where they are made
+    request = np.zeros(len(token), dtype=np.int64) if rows.request is None else rows.request
+    key = np.stack([request, rows.pass_number, token, rows.layer], axis=1)
+    order = np.lexsort((np.arange(len(token)), *key.T[::-1]))
+    offsets = csr_offsets(rows.counts)
+    for one in np.flatnonzero((key[order[1:]] == key[order[:-1]]).all(axis=1)).tolist():
+        before, at = int(order[one]), int(order[one + 1])
+        one_row, other = (rows.experts[offsets[r] : offsets[r + 1]] for r in (before, at))
+        if by_position and not np.array_equal(one_row, other):
+            continue  # of another sequence, perhaps
+        why = (
+            f"pass {int(rows.pass_number[at])}, {'position' if by_position else 'token'} {int(token[at])}, "
+            f"layer {int(rows.layer[at])} is repeated (first on {rows.place(before)}"
+            f"{'' if rows.request is not None else '; if requests share passes, give request=COLUMN'})"
+        )
+        raise TraceError(why, path=path, place=rows.place(at))
+
+
+def _copies(rows: Rows) -> str:
+    """What to say of passes in which every row stands twice, where no column tells tokens apart; else nothing."""
+    if rows.pass_number is None or rows.position is not None:
+        return ""
+    import pandas as pd
+
+    width = int(rows.counts.max())
+    ids = np.full((len(rows.layer), width), -1, dtype=np.int64)
+    ids[np.arange(width) < rows.counts[:, None]] = rows.experts
+    request = np.zeros(len(rows.layer), dtype=np.int64) if rows.request is None else rows.request
+    table = pd.DataFrame(np.column_stack([request, rows.pass_number, rows.layer, ids]))
+    once = ~table.duplicated(keep=False)
+    twice = len(table[[0, 1]].drop_duplicates()) - len(table.loc[once, [0, 1]].drop_duplicates())
+    if not twice:
+        return ""
+    return (
+        f"{twice:,} pass{'es have' if twice > 1 else ' has'} every row more than once, which is read as further "
+        "tokens with the same experts: were lines written twice? (token=COLUMN would tell)"
+    )
+
+
+def _whole(sheet: Sheet, column: str) -> IntArray:
     """A column of whole numbers, or of texts that end in one."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    values = table.column(column)
+    values = sheet.data.column(column)
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        values = pc.struct_field(pc.extract_regex(values, r"(?P<n>\d{1,9})\D*$"), "n")
-        values = pc.cast(values, pa.int64())
-    if values.null_count:
-        at = int(np.flatnonzero(values.is_null().to_numpy())[0])
-        raise TraceError(f"column {column} has no whole number", path=path, place=f"row {at + 1}")
+        texts = pc.utf8_ltrim(pc.utf8_trim_whitespace(values), "+")
+        named = pc.struct_field(pc.extract_regex(texts, _LAST_NUMBER), "n")
+        numeric = pc.match_substring_regex(texts, _NUMERIC)  # "1.5" is a number, and none that ends in a 5
+        values = pc.cast(pc.if_else(numeric, texts, named), pa.float64())
+    elif not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        raise sheet.wrong(f"column {column} is {values.type}, expected whole numbers")
+    missing = np.flatnonzero(values.is_null().to_numpy())
+    if len(missing):
+        raise sheet.wrong(f"column {column} has no whole number", int(missing[0]))
     numbers = values.to_numpy()
-    if numbers.dtype.kind not in "iuf" or (numbers != np.floor(numbers)).any() or (np.abs(numbers) > 2**53).any():
-        raise TraceError(f"column {column} is {values.type}, expected whole numbers", path=path)
+    bad = np.flatnonzero(~np.isfinite(numbers) | (numbers != np.floor(numbers)) | (np.abs(numbers) > _MAX_EXACT))
+    if len(bad):
+        at = int(bad[0])
+        raise sheet.wrong(f"column {column}: {_cell(sheet, column, at)} is no whole number", at)
     return np.asarray(numbers, dtype=np.int64)
 
 
-def _kinds(table: pa.Table, field: str, column: str, path: Path) -> IntArray:
+def _cell(sheet: Sheet, column: str, row: int) -> str:
+    return repr(sheet.data.column(column)[row].as_py())[:40]
+
+
+def _kinds(sheet: Sheet, field: str, column: str) -> IntArray:
     """Requests as numbers in the order in which they appear, or phases."""
-    codes = table.column(column).combine_chunks().dictionary_encode()
-    if codes.null_count:
-        raise TraceError(f"column {column} has empty cells", path=path)
+    values = sheet.data.column(column)
+    if values.null_count:
+        raise sheet.wrong(f"column {column} has empty cells", int(np.flatnonzero(values.is_null().to_numpy())[0]))
+    codes = values.combine_chunks().dictionary_encode()
     numbers = np.asarray(codes.indices.to_numpy(), dtype=np.int64)
     if field == "request":
         return numbers
     words = [str(word).strip().lower() for word in codes.dictionary.to_pylist()]
     for word in words:
-        check_known(f"{path}: phase", word, _PHASES, TraceError)
+        check_known(f"{sheet.path}: phase", word, _PHASES, TraceError)
     return np.asarray(np.asarray([_PHASES[word] for word in words], dtype=np.int64)[numbers])
 
 
-def _ids(table: pa.Table, columns: list[str], path: Path) -> tuple[IntArray, IntArray]:
+def _ids(sheet: Sheet, columns: list[str]) -> tuple[IntArray, IntArray]:
     """Length of each row and flat ids; -1 where a cell is padding."""
     if len(columns) > 1:
-        stacked = np.stack([_whole_or_none(table, column, path) for column in columns], axis=1)
-        return np.full(len(stacked), len(columns), dtype=np.int64), stacked.reshape(-1)
-    counts, values = _lists(table, columns[0], path, int)
-    return counts, values.astype(np.int64)
+        stacked = np.stack([_whole_or_none(sheet, column) for column in columns], axis=1)
+        counts: IntArray = np.full(len(stacked), len(columns), dtype=np.int64)
+        ids = stacked.reshape(-1)
+    else:
+        counts, flat = _lists(sheet, columns[0], int)
+        ids = flat.astype(np.int64)
+    below = np.flatnonzero(ids < -1)
+    if len(below):
+        row = int(np.searchsorted(csr_offsets(counts), below[0], side="right")) - 1
+        raise sheet.wrong(f"expert id {int(ids[below[0]])}, expected 0 or more (or -1, padding)", row)
+    return counts, ids
 
 
-def _whole_or_none(table: pa.Table, column: str, path: Path) -> IntArray:
+def _whole_or_none(sheet: Sheet, column: str) -> IntArray:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    values = table.column(column)
-    if not (
-        pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_null(values.type)
-    ):
-        raise TraceError(f"column {column} is {values.type}, expected whole numbers", path=path)
+    values = sheet.data.column(column)
     if pa.types.is_null(values.type):
-        return np.full(table.num_rows, -1, dtype=np.int64)
+        return np.full(sheet.data.num_rows, -1, dtype=np.int64)
+    if pa.types.is_string(values.type):  # one cell of text makes it a column of texts
+        texts = [str(text).strip() for text in values.to_pylist()]
+        at = next((i for i, text in enumerate(texts) if not text.removeprefix("-").isdecimal()), 0)
+        raise sheet.wrong(f"column {column}: {_cell(sheet, column, at)} is no expert id", at)
+    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        raise sheet.wrong(f"column {column} is {values.type}, expected whole numbers")
     filled = np.asarray(pc.fill_null(values, -1).to_numpy(), dtype=np.float64)
     filled = np.where(np.isnan(filled), -1, filled)
-    if (filled != np.floor(filled)).any() or (np.abs(filled) > 2**31).any():
-        raise TraceError(f"column {column} holds numbers that are no expert ids", path=path)
+    bad = np.flatnonzero((filled != np.floor(filled)) | (np.abs(filled) > 2**31))
+    if len(bad):
+        at = int(bad[0])
+        raise sheet.wrong(f"column {column} holds numbers that are no expert ids ({_cell(sheet, column, at)})", at)
     return filled.astype(np.int64)
 
 
-def _lists(
-    table: pa.Table, column: str, path: Path, kind: Callable[[Any], Any]
-) -> tuple[IntArray, npt.NDArray[Any]]:
+def _lists(sheet: Sheet, column: str, kind: Callable[[Any], Any]) -> tuple[IntArray, npt.NDArray[Any]]:
     """Lengths and flat values of a column of lists, or of texts that hold numbers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    values = table.column(column).combine_chunks()
+    values = sheet.data.column(column).combine_chunks()
     if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
         counts = pc.fill_null(pc.list_value_length(values), 0).to_numpy().astype(np.int64)
         flat = pc.list_flatten(values)
         if flat.null_count or not (pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type)):
-            raise TraceError(f"column {column} holds lists of {flat.type}, expected numbers", path=path)
-        return counts, flat.to_numpy()
+            raise sheet.wrong(f"column {column} holds lists of {flat.type}, expected numbers")
+        found = flat.to_numpy()
+        uneven = np.flatnonzero(found != np.floor(found))
+        if kind is int and len(uneven):
+            row = int(np.searchsorted(csr_offsets(counts), uneven[0], side="right")) - 1
+            raise sheet.wrong(f"column {column}: {found[uneven[0]]} is no expert id", row)
+        return counts, found
     if not pa.types.is_string(values.type):
         if kind is int and pa.types.is_integer(values.type):  # k = 1: a list of one
-            return np.ones(len(values), dtype=np.int64), _whole(table, column, path)
-        raise TraceError(f"column {column} is {values.type}, expected lists of numbers", path=path)
+            return np.ones(len(values), dtype=np.int64), _whole(sheet, column)
+        raise sheet.wrong(f"column {column} is {values.type}, expected lists of numbers")
     rows = []
     for i, cell in enumerate(values.to_pylist()):
-        found = _NUMBER.findall(cell or "")
+        items = _NUMBER.findall(cell or "")
         rest = _NUMBER.sub("", cell or "").strip("[](){} ,;|\t\"'")
-        if not found or re.sub(r"[\s,;|]", "", rest):
-            why = f"column {column}: {str(cell)[:40]!r} is no list of numbers"
-            raise TraceError(why, path=path, place=f"row {i + 1}")
+        if not items or re.sub(r"[\s,;|]", "", rest):
+            raise sheet.wrong(f"column {column}: {str(cell)[:40]!r} is no list of numbers", i)
         try:
-            rows.append([kind(item) for item in found])
+            rows.append([kind(item) for item in items])
         except ValueError:
-            raise TraceError(f"column {column}: {str(cell)[:40]!r} is no list of whole numbers", path=path,
-                             place=f"row {i + 1}") from None  # fmt: skip
+            raise sheet.wrong(f"column {column}: {str(cell)[:40]!r} is no list of whole numbers", i) from None
     try:
         flat = np.asarray([item for row in rows for item in row], dtype=np.int64 if kind is int else np.float64)
     except OverflowError:
-        raise TraceError(f"column {column} holds numbers that are too large", path=path) from None
+        raise sheet.wrong(f"column {column} holds numbers that are too large") from None
     return np.asarray([len(row) for row in rows], dtype=np.int64), flat
 
 
-def _floats(column: pa.ChunkedArray, title: str, path: Path) -> npt.NDArray[np.float32]:
+def _floats(sheet: Sheet, title: str) -> npt.NDArray[np.float32]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    column = sheet.data.column(title)
+    if pa.types.is_null(column.type):
+        return np.full(sheet.data.num_rows, np.nan, dtype=np.float32)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        raise TraceError(f"column {title} is {column.type}, expected numbers", path=path)
+        raise sheet.wrong(f"column {title} is {column.type}, expected numbers")
     return np.asarray(pc.fill_null(pc.cast(column, pa.float32()), float("nan")).to_numpy(), dtype=np.float32)
 
 
-def _values(
-    table: pa.Table, columns: list[str], counts: IntArray, what: str, path: Path
-) -> npt.NDArray[np.float32]:
+def _values(sheet: Sheet, columns: list[str], counts: IntArray, what: str) -> npt.NDArray[np.float32]:
     """Flat numbers that belong to ids."""
     if len(columns) > 1:
-        stacked = np.stack([_floats(table.column(c), c, path) for c in columns], axis=1)
+        stacked = np.stack([_floats(sheet, c) for c in columns], axis=1)
         found: IntArray = np.full(len(stacked), len(columns), dtype=np.int64)
         flat: npt.NDArray[Any] = stacked.reshape(-1)
     else:
-        found, flat = _lists(table, columns[0], path, float)
+        found, flat = _lists(sheet, columns[0], float)
     wrong = np.flatnonzero(found != counts)
     if len(wrong):
         at = int(wrong[0])
-        why = f"{int(found[at])} {what} for {int(counts[at])} experts"
-        raise TraceError(why, path=path, place=f"row {at + 1}")
+        raise sheet.wrong(f"{int(found[at])} {what} for {int(counts[at])} experts", at)
     return flat.astype(np.float32)
 
 
-def _ahead(
-    table: pa.Table, mapping: Columns, path: Path
-) -> dict[int, tuple[IntArray, IntArray, npt.NDArray[np.float32] | None]]:
+def _ahead(sheet: Sheet, mapping: Columns) -> dict[int, tuple[IntArray, IntArray, npt.NDArray[np.float32] | None]]:
     """Predictions of each row by depth: lengths, ids, scores."""
     found: dict[int, tuple[IntArray, IntArray, npt.NDArray[np.float32] | None]] = {}
     for field in mapping:
@@ -494,12 +638,12 @@ def _ahead(
         depth = int(match[2])
         if match[1] == "score":
             if f"predicted_d{depth}" not in mapping:
-                raise TraceError(f"columns: {field} without predicted_d{depth}", path=path)
+                raise sheet.wrong(f"columns: {field} without predicted_d{depth}")
             continue
-        counts, ids = _ids(table, mapping[field], path)
+        counts, ids = _ids(sheet, mapping[field])
         scores = None
         if f"score_d{depth}" in mapping:
-            scores = _values(table, mapping[f"score_d{depth}"], counts, "scores", path)
+            scores = _values(sheet, mapping[f"score_d{depth}"], counts, "scores")
         kept = ids >= 0
         row = np.repeat(np.arange(len(counts)), counts)
         found[depth] = (
