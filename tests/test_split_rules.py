@@ -288,6 +288,7 @@ class TestCommand:
         assert missing["short_of"] == "RAM"
         assert missing["short_bytes"] > 0
 
+    @pytest.mark.slow
     def test_cards_stand_in_the_order_of_their_stages(self, capsys, tmp_path):
         """Names and layers must agree, whatever order was asked."""
         seen = []

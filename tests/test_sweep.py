@@ -261,7 +261,7 @@ def wait_for(path: Path, n: int, process: subprocess.Popen[Any]) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_killed_twice_resumed_and_equal(workers: str, tmp_path: Path) -> None:
     file = tmp_path / "sweep.toml"
     file.write_text(TOML.format(passes=20))
@@ -283,9 +283,10 @@ def test_killed_twice_resumed_and_equal(workers: str, tmp_path: Path) -> None:
     assert parts(out) == parts(whole)
 
 
+@pytest.mark.slow
 def test_interrupted_from_the_keyboard(tmp_path: Path) -> None:
     file, out = tmp_path / "sweep.toml", tmp_path / "out"
-    file.write_text(TOML.format(passes=20))
+    file.write_text(TOML.format(passes=100))  # so that it is not over before the signal comes
     args = command("sweep", str(file), "--out", str(out), "--workers", "2")
     with subprocess.Popen(args, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         wait_for(out / "journal.jsonl", 3, process)
@@ -297,6 +298,7 @@ def test_interrupted_from_the_keyboard(tmp_path: Path) -> None:
     assert sweep(file, out, workers=1, resume=True).ran == 24 - before
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_nothing_but_time(tmp_path: Path) -> None:
     file, out, whole = tmp_path / "sweep.toml", tmp_path / "out", tmp_path / "whole"
     file.write_text(TOML.format(passes=20))

@@ -127,6 +127,7 @@ def test_the_kernel_is_the_reference_under_every_policy_and_meets_everything():
     assert min(met.values()) >= 5, met
 
 
+@pytest.mark.slow
 def test_its_source_never_leaves_an_array():
     """Compiled code would not notice an index out of range: the same source on lists that do."""
 
