@@ -215,9 +215,8 @@ def test_a_zip_whose_directory_points_outside_is_a_sentence(tmp_path: Path) -> N
     np.savez(out, logical_count=np.ones((1, 2, 8), dtype=np.int64))
     data = bytearray(out.getvalue())
     end = data.rindex(b"PK\x05\x06")
-    struct.pack_into("<I", data, end + 16, 2**31)
-    struct.pack_into("<I", data, end + 12, 10**6)
+    begin = struct.unpack_from("<I", data, end + 16)[0]
+    struct.pack_into("<I", data, end + 16, begin + 5)  # members then begin before the file does
     (tmp_path / "a.npz").write_bytes(bytes(data))
-    with pytest.raises(TraceError, match="the zip is cut off or damaged") as error:
+    with pytest.raises(TraceError, match="its directory points outside the file"):
         read_trace(tmp_path / "a.npz", "event-counts", SMALL)
-    assert "seek" not in str(error.value)
