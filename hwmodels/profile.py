@@ -279,6 +279,11 @@ class HardwareProfile(Section):
         """Whether card and processor have the same memory: `ram` is then what the card leaves of it."""
         return self.link.pcie in ("unified", "none")
 
+    @property
+    def has_card(self) -> bool:
+        """Whether there is a card at all; else `gpu` is the processor, and its memory that of the machine."""
+        return self.link.pcie != "none"
+
 
 def parse_profile(data: dict[str, Any], where: object) -> HardwareProfile:
     """Check a profile read from TOML.

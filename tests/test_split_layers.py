@@ -362,6 +362,72 @@ class TestCommand:
         less = re.search(r"what would fit: --headroom (\S+),", refused["limit"])[1]
         assert answer("--headroom", less)["by"] == "simulated"
         assert "--host mmap" in answer("--host", "resident")["limit"]
+        with pytest.raises(SystemExit):
+            main([*base, "--engine", "all"])
+        rows = [row for row in json.loads(capsys.readouterr().out)["engines"] if row["why"] == "does not fit"]
+        assert rows
+        assert all("--headroom" in row["limit"] for row in rows)
+
+    def test_the_host_that_was_assumed_is_named(self, capsys):
+        """It decides: the same card beside another processor."""
+        words = ("--gpu", "rtx-4060ti", "--ram", "64GB", "--json", "-")
+        own = json.loads(self.run(capsys, *words))["host"]
+        assert (own["cpu"], own["ram_bytes"], own["kind"]) == ("Threadripper PRO 3975WX", 64 * GB, "assumed")
+        other = json.loads(self.run(capsys, *words, "--cpu", "ryzen-5-5600x"))["host"]
+        assert other["expert_gb_per_s"] < own["expert_gb_per_s"]
+        for more in ((), ("--n-cpu-moe", "3"), ("--engine", "strata"), ("--engine", "all")):
+            out = self.run(capsys, *words[:-2], *more)
+            assert out.startswith(
+                "host: Threadripper PRO 3975WX, 64 GB of memory, 72 GB/s for experts (assumed); "
+            )
+            assert "another: --cpu NAME, --ram 64GB@3600x2" in out
+            host = json.loads(self.run(capsys, *words, *more))["host"]
+            assert host["cpu"] == own["cpu"]
+
+    @pytest.mark.parametrize("engine", ["llama.cpp", "strata"])
+    def test_the_best_of_every_quantization_is_listed(self, capsys, engine):
+        words = ("--gpu", "rtx-3070", "--ram", "64GB", "--quant", "FP16", "--engine", engine)
+        data = json.loads(self.run(capsys, *words, "--json", "-"))
+        best = [data["answers"][i] for i in data["best_of_quants"]]
+        assert [one["quant"] for one in best] == ["Q8_0", "FP16"]
+        assert any("quality is not modelled" in caveat for caveat in data["caveats"])
+        out = self.run(capsys, *words)
+        assert "quality is not modelled" in out
+        assert re.search(r"The fastest of each other quantization: rtx-3070, \w+, .*[\d.]+ tok/s", out)
+        alone = self.run(capsys, *words[:4], "--engine", engine)
+        assert "quality is not modelled" not in alone
+        assert "of each other" not in alone
+
+    def test_a_machine_without_a_card_has_memory_and_no_options(self, capsys):
+        words = ("--gpu", "none", "--cpu", "epyc-7763", "--ram", "256GB")
+        out = self.run(capsys, *words)
+        assert out.startswith("host: EPYC 7763, 256 GB of memory, ")
+        assert not re.search("-ngl|experts on cards|another: --cpu", out)
+        answer = json.loads(self.run(capsys, *words, "--json", "-"))["answers"][0]
+        assert answer["cpu_layers"] == sum(answer["layers_each"])
+        assert answer["ram_bytes"] == answer["cards_bytes"][0]["expert_bytes"] > 0
+        engines = json.loads(self.run(capsys, *words, "--engine", "all", "--json", "-"))["engines"]
+        assert {"llama.cpp", "ktransformers"} <= {row["engine"] for row in engines}
+        assert "strata" not in {row["engine"] for row in engines}
+        assert "has none: ask llama.cpp" in self.fail(capsys, *words, "--engine", "strata")
+        assert "leave out -ngl" in self.fail(capsys, *words, "-ngl", "9")
+        assert "not one card of several" in self.fail(capsys, *words, "--count", "2")
+
+    def test_memory_of_a_machine_without_a_card_has_no_slots(self, capsys):
+        words = ("vram", "--model", "qwen3-30b-a3b/Q2_K", "--hardware", "none:cpu=epyc-7763,ram=256GB")
+        with pytest.raises(SystemExit):
+            main([*words])
+        out = capsys.readouterr().out
+        assert "6,144 of 6,144" in out
+        assert not re.search("slot|host arena", out)
+
+    def test_progress_of_all_engines_names_the_engine(self, capsys):
+        with pytest.raises(SystemExit):
+            main([*self.BASE, "--gpu", "rtx-3070", "--engine", "all", "--ram", "64GB", "--json", "-"])
+        lines = capsys.readouterr().err.splitlines()
+        assert lines
+        assert all(re.match(r"[\w.+-]+: ", line) for line in lines)
+        assert len(set(lines)) == len(lines)
 
     def test_mapped_files_may_be_larger_than_memory(self, capsys):
         words = ["--gpu", "rtx-3070", "--ram", "10.5GB", "--n-cpu-moe", "24", "--json", "-"]

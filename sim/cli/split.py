@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -177,6 +177,7 @@ def split(
     cards = sets_of_cards(gpu, *_count(count))
     if by_rules and (len(cards) > 1 and len(gpu) == 1):
         raise SimError("rules are for one machine: give --count N, not a range")
+    _alone(cards, put_together, by_rules=by_rules)
     layered = preset is not None and preset.places == "layers"
     question = Question(
         model=name,
@@ -252,6 +253,17 @@ def _refuse(
         raise SimError("--format says how to read a file: give it with --trace")
 
 
+def _alone(
+    cards: Sequence[Sequence[str]], made: Mapping[str, HardwareProfile | None], *, by_rules: bool
+) -> None:  # fmt: skip
+    """Refuse a machine without a card among several cards, and rules that place something on a card of it."""
+    bare = [name for name, profile in made.items() if profile is not None and not profile.has_card]
+    if any(len(names) > 1 and set(bare) & set(names) for names in cards):
+        raise SimError(f"{bare[0]} is a machine without a card, not one card of several: give --count 1")
+    if by_rules and bare:
+        raise SimError(f"{bare[0]} is a machine without a card: leave out -ngl, -ts, -ot and --n-cpu-moe")
+
+
 def _plan(
     question: Question, recorded: RoutingTrace, profiles: dict[str, HardwareProfile], plot: Path | None,
     json: Path | None,
@@ -259,6 +271,7 @@ def _plan(
     """An engine that keeps single experts on a card."""
     from expert_residency.sim.split import report
     from expert_residency.sim.split.compare import forced, gain_sentence, speed_matters
+    from expert_residency.sim.split.host import HostFacts
     from expert_residency.sim.split.study import study
 
     found = study(question, recorded, profiles, lambda text: say(text, err=True))
@@ -269,6 +282,9 @@ def _plan(
         report.label(a.ordered): s for a in found.answers if a is best and (s := speed_matters(a))
     }
     data["next_card"] = gain_sentence(found)
+    family = (best or found.answers[0]).geometry.quant_family
+    host = HostFacts.of(profiles[question.host], family, question.ram_bytes, locked=True)
+    data["host"] = host.to_dict()
     if best is not None:
         data["trust"] = _behind(found, best, profiles).to_dict()
     if plot is not None:
@@ -283,6 +299,7 @@ def _plan(
         write_json(json, data)
         if str(json) == "-":
             return
+    say(host.text)
     _show(found, recorded, profiles)
 
 
@@ -352,6 +369,13 @@ def _show(found: SplitStudy, trace: RoutingTrace, profiles: Mapping[str, Hardwar
             say(f"{report.label(answer.ordered)}, {answer.geometry.quant}, {answer.mode}: {room}.")
     if best is not None:
         _show_best(found, best)
+        others = [answer for answer in found.best_of_quants if answer.geometry != best.geometry]
+        if others:
+            say("The fastest of each other quantization:")
+        for other in others:
+            how = "simulated" if other.simulated else "estimated"
+            speed = f"{other.tokens_per_s:.1f} tok/s {how}"
+            say(f"  {report.label(other.ordered)}, {other.geometry.quant}, {other.mode}, {speed}")
         for sentence in (gain_sentence(found), speed_matters(best)):
             if sentence:
                 say(sentence)

@@ -28,17 +28,21 @@ def show_layers(
     json
         File for all of it, or `-`.
     """
+    from expert_residency.sim.split.host import HostFacts
     from expert_residency.sim.split.layers.study import study_layers
     from expert_residency.sim.split.study import split_caveats
 
     found = study_layers(question, trace, profiles, lambda text: say(text, err=True))
     known = split_caveats(question, trace, profiles)
+    family = (found.best or found.answers[0]).geometry.quant_family
+    host = HostFacts.of(profiles[question.host], family, question.ram_bytes)
     if json is not None:
-        data = study_to_dict(found) | {"caveats": known}
+        data = study_to_dict(found) | {"caveats": known, "host": host.to_dict()}
         data["trace"] = {"sha256": trace.content_hash, "synthetic": trace.synthetic}
         write_json(json, data)
         if str(json) == "-":
             return
+    say(host.text)
     _print_study(found)
     caution(known)
     warn([f"{_label(a)}: {note}" for a in found.answers for note in a.notes])
@@ -67,7 +71,7 @@ def _print_study(found: LayerStudy) -> None:
             continue
         out.add_row(
             label(answer.ordered), answer.geometry.quant, "+".join(map(str, placement.layers_each)),
-            str(placement.on_cpu), in_gb(sum(placement.expert_bytes)), in_gb(placement.ram_bytes),
+            str(answer.on_cpu), in_gb(answer.vram_bytes) if answer.has_card else "-", in_gb(answer.ram_bytes),
             number(answer.tokens_per_s, 1), "estimated" if answer.estimated else "simulated",
             style="bold" if answer is best else None,
         )  # fmt: skip
@@ -77,6 +81,12 @@ def _print_study(found: LayerStudy) -> None:
             say(f"{_label(answer)}: {answer.limit}.")
     if best is not None:
         print_answer(best, found.preset.name)
+        others = [answer for answer in found.best_of_quants if answer.geometry != best.geometry]
+        if others and best.has_card:
+            say("The fastest of each other quantization:")
+            for other in others:
+                how = "estimated" if other.estimated else "simulated"
+                say(f"  {_label(other)}, {other.tokens_per_s:.1f} tok/s {how}: {other.lines[0].text}")
     for sentence in found.next_cards():
         say(sentence)
 
@@ -89,7 +99,7 @@ def print_answer(answer: LayerAnswer, engine: str) -> None:
     assert placement is not None
     out = table(
         f"{engine}, best: {_label(answer)}; GB",
-        ["card", "layers", "dense", "context", "reserve", "experts", "free"],
+        ["card" if answer.has_card else "machine", "layers", "dense", "context", "reserve", "experts", "free"],
     )
     for card, n, budget, held in zip(
         placement.cards, placement.layers_each, placement.budgets, placement.expert_bytes, strict=True
@@ -103,10 +113,15 @@ def print_answer(answer: LayerAnswer, engine: str) -> None:
         )  # fmt: skip
     show(out)
     causes = ", ".join(
-        f"{cause} {ns / placement.passes / 1e6:.2f}" for cause, ns in placement.parts.named().items() if ns
+        f"{cause if answer.has_card else cause.removesuffix(' on cards')} {ns / placement.passes / 1e6:.2f}"
+        for cause, ns in placement.parts.named().items()
+        if ns
     )
     say(f"ms of a pass, {placement.ms_a_pass:.2f} in all: {causes}.")
     for line in answer.lines:
+        if not answer.has_card:
+            say(f"{line.placement.tokens_per_s:.1f} tok/s simulated; without a card there is nothing to place.")
+            continue
         say(f"{line.placement.tokens_per_s:.1f} tok/s simulated, {line.what}:")
         say(f"  {line.text}")
     if len(set(placement.cards)) > 1:
@@ -120,7 +135,9 @@ def study_to_dict(found: LayerStudy) -> dict[str, Any]:
     return {
         "model": question.model, "engine": question.engine, "headroom_bytes": question.headroom_bytes,
         "context": question.context, "kv": question.kv_type, "synthetic": found.synthetic,
-        "best": None if best is None else found.answers.index(best), "next_cards": list(found.next_cards()),
+        "best": None if best is None else found.answers.index(best),
+        "best_of_quants": [found.answers.index(answer) for answer in found.best_of_quants],
+        "next_cards": list(found.next_cards()),
         "answers": [_answer_to_dict(answer) for answer in found.answers],
     }  # fmt: skip
 
@@ -136,9 +153,9 @@ def _answer_to_dict(answer: LayerAnswer) -> dict[str, Any]:
     return data | {
         "tokens_per_s": placement.tokens_per_s, "by": "estimated" if answer.estimated else "simulated",
         "exact": answer.exact, "ms_a_pass": placement.ms_a_pass, "layers_each": list(placement.layers_each),
-        "host_layers": placement.host_layers, "cpu_layers": placement.on_cpu, "thirds": list(placement.thirds),
+        "host_layers": placement.host_layers, "cpu_layers": answer.on_cpu, "thirds": list(placement.thirds),
         "ms_by_cause": {k: ns / placement.passes / 1e6 for k, ns in placement.parts.named().items()},
-        "ram_bytes": placement.ram_bytes,
+        "ram_bytes": answer.ram_bytes,
         "cards_bytes": [
             {"card": card, "usable_bytes": budget.usable_bytes, "expert_bytes": held,
              "lines": {line.name: line.nbytes for line in budget.lines}}
@@ -174,6 +191,7 @@ def show_rules(
     from expert_residency.errors import SimError
     from expert_residency.sim.choices.preset import load_engine
     from expert_residency.sim.choices.trace import fit_geometry
+    from expert_residency.sim.split.host import HostFacts
     from expert_residency.sim.split.layers.by_rules import report
     from expert_residency.sim.split.layers.division import ALL
     from expert_residency.sim.split.layers.study import make_problem
@@ -193,14 +211,18 @@ def show_rules(
     rules = parse_rules(overrides, n_cpu_moe, geometry.layer_ids)
     found = report(problem, rules, divided, ALL if ngl is None else ngl)
     known = split_caveats(question, trace, profiles)
+    host = HostFacts.of(profiles[question.host], geometry.quant_family, question.ram_bytes)
     if json is not None:
         devices = [vars(device) | {"over_bytes": device.over_bytes} for device in found.devices]
         write_json(
             json,
-            vars(found) | {"devices": devices, "model": geometry.label, "engine": preset.name, "caveats": known},
+            vars(found)
+            | {"devices": devices, "model": geometry.label, "engine": preset.name, "caveats": known}
+            | {"host": host.to_dict()},
         )
         if str(json) == "-":
             return
+    say(host.text)
     out = table(
         f"{geometry.label} in {preset.name} by rules; GB",
         ["device", "layers", "beside experts", "experts", "of", "over"],
@@ -236,25 +258,33 @@ def show_engines(
     from expert_residency.sim.choices.preset import list_engines, load_engine
     from expert_residency.sim.cli.split import miss_of
     from expert_residency.sim.split.engines import simulated_study
+    from expert_residency.sim.split.host import HostFacts
     from expert_residency.sim.split.report import label
     from expert_residency.sim.split.study import split_caveats
+    from expert_residency.traces import load_model
 
+    alone = [cards for cards in question.cards if not any(profiles[name].has_card for name in cards)]
     rows: list[dict[str, Any]] = []
     for name in list_engines():
         preset = load_engine(name)
-        if not preset.compared:
+        layered = preset.places == "layers"
+        cards = tuple(one for one in question.cards if layered or one not in alone)
+        if not preset.compared or not cards:
             continue
         own = replace(
-            question, engine=name, kv_type=question.kv_type or preset.kv_type, miss=miss_of(preset, None),
-            carve=preset.places == "layers",
+            question, engine=name, cards=cards, kv_type=question.kv_type or preset.kv_type,
+            miss=miss_of(preset, None), carve=layered,
         )  # fmt: skip
         rows += simulated_study(own, preset, trace, profiles, partial(_progress, name))
     rows.sort(key=lambda row: (len(row["cards"]), -(row["tokens_per_s"] or 0)))
     known = split_caveats(question, trace, profiles)
+    family = load_model(question.model, question.quants[0]).quant_family
+    host = HostFacts.of(profiles[question.host], family, question.ram_bytes)
     if json is not None:
-        write_json(json, {"model": question.model, "engines": rows, "caveats": known})
+        write_json(json, {"model": question.model, "engines": rows, "caveats": known, "host": host.to_dict()})
         if str(json) == "-":
             return
+    say(host.text)
     out = table(
         f"{question.model}: the fastest of each engine and set of cards, all simulated",
         ["engine", "cards", "quant", "layers", "host", "tok/s"],
@@ -266,4 +296,7 @@ def show_engines(
             number(row["tokens_per_s"], 1) if row["tokens_per_s"] is not None else row["why"],
         )  # fmt: skip
     show(out)
+    for row in rows:
+        if row["limit"]:
+            say(f"{row['engine']}, {label(row['cards'])}: {row['limit']}.")
     caution(known)

@@ -55,6 +55,8 @@ def vram(
         misfit = None
     except (MisfitError, HardwareError) as error:
         memory, misfit = {}, str(error)
+    if not profile.has_card:
+        memory, misfit = {}, None  # the one memory is above
     behind = trust_of(geometry.label, [hardware], "generic")
     found = caveats(None, geometry, (profile,), context_counted=True)
     if json is not None:
@@ -80,16 +82,19 @@ def vram(
         if str(json) == "-":
             return
     shown = table(f"{geometry.label} on {profile.name}, context {context:,}", ["line", "MiB"])
-    shown.add_row("usable", number(budget.usable_bytes / MIB, 1))
+    shown.add_row("usable" if profile.has_card else "usable memory, no card", number(budget.usable_bytes / MIB, 1))
     for line in budget.lines:
         shown.add_row(line.name, number(-line.nbytes / MIB, 1))
     shown.add_row("left for experts", number(budget.cache_bytes / MIB, 1))
-    shown.add_row("slots", f"{slots:,} of {geometry.n_experts:,}")
-    shown.add_row("one more slot takes", number(slot_bytes(max(geometry.expert_bytes)) / MIB))
+    shown.add_row("slots" if profile.has_card else "experts that fit", f"{slots:,} of {geometry.n_experts:,}")
+    shown.add_row(
+        "one more slot takes" if profile.has_card else "one more expert takes",
+        number(slot_bytes(max(geometry.expert_bytes)) / MIB),
+    )
     show(shown)
     if misfit is not None:
         say(f"host {host}: {misfit}")
-    else:
+    elif memory:
         held = table(f"host {host}", ["memory", "GiB"])
         for name, nbytes in memory.items():
             held.add_row(name, number(nbytes / GIB))

@@ -36,7 +36,7 @@ def simulated_study(
     -------
     list of dict
         Engine, cards in order, quantization, layers of each, host mode, tokens/s; where nothing was simulated
-        tokens/s is None and `why` says why.
+        tokens/s is None and `why` says why, `limit` what lacks and what would fit.
 
     Raises
     ------
@@ -47,9 +47,11 @@ def simulated_study(
     for cards in question.cards:
         asked = replace(question, cards=(cards,), simulate=1)
         found = study_layers(asked, trace, profiles, progress) if preset.places == "layers" else None
-        answer = (found or study(asked, trace, profiles, progress)).best
+        made = found or study(asked, trace, profiles, progress)
+        answer = made.best
         row: dict[str, Any] = {"engine": preset.name, "cards": list(cards), "quant": None, "layers": None}
         row |= {"host": None, "tokens_per_s": None, "why": "does not fit", "options": None}
+        row["limit"] = made.answers[-1].limit if answer is None else None  # of the last, the most sparing way
         if answer is not None and answer.placement is not None:
             row |= {
                 "cards": list(answer.ordered), "quant": answer.geometry.quant, "host": answer.mode,

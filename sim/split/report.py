@@ -54,6 +54,7 @@ def to_dict(found: SplitStudy) -> dict[str, Any]:
         "synthetic": curve.synthetic,
         "caveats": found.caveats,
         "best": None if best is None else found.answers.index(best),
+        "best_of_quants": [found.answers.index(answer) for answer in found.best_of_quants],
         "answers": [_answer(found, answer) for answer in found.answers],
     }
 

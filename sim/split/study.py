@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+QUALITY = "quality: quality is not modelled: a smaller quantization is faster, not better"
+
+
 @dataclass(frozen=True)
 class Question:
     """What the user asks.
@@ -176,6 +179,17 @@ class SplitStudy:
         simulated = [a for a in fitting if a.simulated]
         return max(simulated or fitting, key=lambda a: a.tokens_per_s, default=None)
 
+    @property
+    def best_of_quants(self) -> list[Answer]:
+        """The fastest answer of each quantization that fits, in the order asked."""
+        found: dict[str, Answer] = {}
+        for answer in self.answers:
+            label, old = answer.geometry.label, found.get(answer.geometry.label)
+            rank = bool(answer.simulated), answer.tokens_per_s
+            if answer.placement and (old is None or rank > (bool(old.simulated), old.tokens_per_s)):
+                found[label] = answer
+        return list(found.values())
+
 
 def sets_of_cards(
     gpus: Sequence[str], low: int | None = None, high: int | None = None
@@ -241,6 +255,11 @@ def study(
     SimError, TraceError, HardwareError
         Anything in the question that is not valid.
     """
+    for name in dict.fromkeys(name for names in question.cards for name in names):
+        if not profiles[name].has_card:
+            raise SimError(
+                f"engine {question.engine} keeps single experts on a card, and {name} has none: ask llama.cpp"
+            )
     curve = HitCurve.measure(trace)
     preset = load_engine(question.engine)
     answers = []
@@ -307,7 +326,8 @@ def split_caveats(
     found = [
         caveats(trace, load_model(question.model, quant), cards, context_counted=True) for quant in question.quants
     ]
-    return list(dict.fromkeys(text for one in found for text in texts(one)))
+    known = list(dict.fromkeys(text for one in found for text in texts(one)))
+    return [*known, *([QUALITY] if len(question.quants) > 1 else [])]
 
 
 def _answer(names: tuple[str, ...], planner: Planner) -> Answer:

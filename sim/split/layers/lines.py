@@ -59,6 +59,8 @@ def option_lines(
 
 
 def _division(problem: LayerProblem, placement: LayerPlacement) -> list[str]:
+    if not any(profile.has_card for profile in problem.costs.cards.values()):
+        return []  # nothing can be offloaded
     ngl = ALL if not placement.host_layers else problem.total_layers - problem.span(0, placement.host_layers)
     options = ["-ngl", str(ngl)]
     if len(placement.cards) > 1:

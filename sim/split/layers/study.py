@@ -67,6 +67,30 @@ class LayerAnswer:
         return self.placement.tokens_per_s if self.placement else 0.0
 
     @property
+    def has_card(self) -> bool:
+        """Whether there is a card; else the machine's memory holds everything and its processor computes it."""
+        return any(profile.has_card for profile in self.problem.costs.cards.values())
+
+    @property
+    def on_cpu(self) -> int:
+        """Layers of which the CPU computes experts; 0 if nothing fits."""
+        if self.placement is None:
+            return 0
+        return self.placement.on_cpu if self.has_card else self.geometry.n_layers
+
+    @property
+    def vram_bytes(self) -> int:
+        """Experts on cards."""
+        return sum(self.placement.expert_bytes) if self.placement and self.has_card else 0
+
+    @property
+    def ram_bytes(self) -> int:
+        """What the host holds of the model; of a machine without a card, experts."""
+        if self.placement is None:
+            return 0
+        return self.placement.ram_bytes if self.has_card else sum(self.placement.expert_bytes)
+
+    @property
     def estimated(self) -> bool:
         """Whether reads of the drive, which are estimated, are in it."""
         return bool(self.placement and self.placement.drive_ns)
@@ -86,6 +110,17 @@ class LayerStudy:
         """The fastest answer; one with estimated reads of the drive only where nothing fits into memory."""
         fitting = [a for a in self.answers if a.placement]
         return max(fitting, key=lambda a: (not a.estimated, a.tokens_per_s), default=None)
+
+    @property
+    def best_of_quants(self) -> list[LayerAnswer]:
+        """The fastest answer of each quantization that fits, in the order asked."""
+        found: dict[str, LayerAnswer] = {}
+        for answer in self.answers:
+            label, old = answer.geometry.label, found.get(answer.geometry.label)
+            rank = not answer.estimated, answer.tokens_per_s
+            if answer.placement and (old is None or rank > (not old.estimated, old.tokens_per_s)):
+                found[label] = answer
+        return list(found.values())
 
     def next_cards(self) -> Iterator[str]:
         """One sentence for each card more, with the best answer's quantization."""
@@ -127,9 +162,9 @@ class LayerStudy:
             if placement := answer.placement:
                 row |= {
                     "layers_each": "+".join(map(str, placement.layers_each)),
-                    "cpu_layers": placement.on_cpu,
-                    "vram_expert_bytes": sum(placement.expert_bytes),
-                    "ram_bytes": placement.ram_bytes,
+                    "cpu_layers": answer.on_cpu,
+                    "vram_expert_bytes": answer.vram_bytes,
+                    "ram_bytes": answer.ram_bytes,
                     "options": answer.lines[0].text,
                 }
             rows.append(row | {"tokens_per_s": answer.tokens_per_s})
