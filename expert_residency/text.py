@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from expert_residency.errors import SimError, UserError
@@ -109,7 +109,7 @@ def parse_call(text: str, what: str, error: type[UserError] = SimError) -> tuple
 
 
 def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
-    """Everything that a check of pydantic found, one sentence a place, misspelt keys first.
+    """Everything that a check of pydantic found, one sentence a place or fault, misspelt keys first.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
     model
         What was checked: its fields are the names that a misspelt key may have meant.
     """
-    wrong: dict[str, str] = {}
+    wrong: dict[str, tuple[str, str]] = {}
     misspelt: list[str] = []
     missing: list[str] = []
     for detail in error.errors():
@@ -133,9 +133,25 @@ def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
         else:
             given, said = detail["input"], detail["msg"].removeprefix("Value error, ")
             found = "" if isinstance(given, dict | list) else f" (found {given!r})"
-            wrong.setdefault(place, f"{place}{': ' if place else ''}{said[:1].lower()}{said[1:]}{found}")
+            wrong.setdefault(place, (f"{said[:1].lower()}{said[1:]}", found))
     absent = [f"{', '.join(missing)} {'are' if missing[1:] else 'is'} missing"] if missing else []
-    return [*misspelt, *wrong.values(), *absent]
+    return [*misspelt, *_by_sentence(wrong), *absent]
+
+
+_MOST_PLACES = 3
+
+
+def _by_sentence(wrong: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+    """A sentence for each fault; one that many places have is said once, with the first of them."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for place, fault in wrong.items():
+        places.setdefault(fault, []).append(place)
+    for (said, found), at in places.items():
+        if len(at) <= _MOST_PLACES:
+            yield from (f"{place}{': ' if place else ''}{said}{found}" for place in at)
+        else:
+            more = len(at) - _MOST_PLACES
+            yield f"{', '.join(at[:_MOST_PLACES])} and {more} more: {said}{found}"
 
 
 def _fields_at(model: Any, place: Iterable[str]) -> list[str]:

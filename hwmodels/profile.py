@@ -57,6 +57,13 @@ class Gpu(Section):
     sync_ns: ClassVar[Whole] = Whole()
 
     @property
+    def limited_by_memory(self) -> tuple[str, ...]:
+        """Rates that cannot be above `mem_gb_per_s`: with times of groups that of experts is only their slope,
+        which caches may steepen.
+        """
+        return ("dense_gb_per_s",) if self.group_us_by_bytes else ("dense_gb_per_s", "expert_gb_per_s")
+
+    @property
     def group_points(self) -> list[tuple[int, int]]:
         """(bytes, ns) of `group_us_by_bytes`, bytes ascending."""
         return [(nbytes, round(q.value * 1000)) for nbytes, q in sorted(self.group_us_by_bytes.items())]
@@ -285,6 +292,28 @@ class HardwareProfile(Section):
         return self.link.pcie != "none"
 
 
+SPARE = 1.1
+"""A measured rate of reading against the rate of the memory, which a data sheet or a copy of its own gives."""
+
+
+def impossible(profile: HardwareProfile) -> list[str]:
+    """Figures of the card that contradict each other: each one's place, and by what it cannot be."""
+    gpu, found = profile.gpu, []
+    total, usable = gpu.vram_total_gib.value, gpu.vram_usable_gib.value
+    if usable > total:
+        found.append(f"gpu.vram_usable_gib {usable:g} is more than vram_total_gib {total:g}")
+    memory = gpu.mem_gb_per_s.value
+    for name in gpu.limited_by_memory:
+        rates: FamilyRates = getattr(gpu, name)
+        found += [
+            f"gpu.{name}.{family} {rate.value:g} is above mem_gb_per_s {memory:g}: nothing is read faster than "
+            "the memory gives it"
+            for family in FamilyRates.model_fields
+            if (rate := getattr(rates, family)) is not None and rate.value > memory * SPARE
+        ]
+    return found
+
+
 def parse_profile(data: dict[str, Any], where: object) -> HardwareProfile:
     """Check a profile read from TOML.
 
@@ -299,11 +328,14 @@ def parse_profile(data: dict[str, Any], where: object) -> HardwareProfile:
     ------
     HardwareError
         File and field of everything that is wrong: bare numbers, unknown keys (with the closest valid name),
-        missing fields, values out of range.
+        missing fields, values out of range, figures that contradict each other.
     """
     try:
-        return checked(HardwareProfile, data, HardwareError, where)
+        profile = checked(HardwareProfile, data, HardwareError, where)
     except HardwareError as error:
         if not str(error).endswith(("are missing", "is missing")):
             raise
         raise HardwareError(f"{error} (residency list hardware --template says what each is)") from None
+    if wrong := impossible(profile):
+        raise HardwareError("; ".join(wrong), path=where)
+    return profile

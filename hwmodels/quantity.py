@@ -68,6 +68,15 @@ class Section(BaseModel):
         return {k: v for k, v in data.items() if not (_is_open(v) and k in fields and fields[k].is_required())}
 
 
+def _says_where(source: str) -> str:
+    if len(source.strip()) < _SHORTEST_SOURCE:
+        raise ValueError("a source is a name or a sentence: say where the number was read")
+    return source
+
+
+_SHORTEST_SOURCE = 3
+
+
 class Quantity(Section):
     """One number with its provenance.
 
@@ -86,7 +95,7 @@ class Quantity(Section):
 
     value: float = Field(ge=0, le=1e9, allow_inf_nan=False, strict=True)
     kind: Kind
-    source: str = Field(min_length=3)
+    source: Annotated[str, AfterValidator(_says_where)]
     spread: tuple[float, float] | None = None
 
     @model_validator(mode="before")

@@ -12,6 +12,7 @@ from expert_residency.policies.protocol import (
     PrefetchPolicy,
 )
 from expert_residency.policies.registry import (
+    Given,
     adopt,
     adopt_all,
     adopted,
@@ -19,7 +20,9 @@ from expert_residency.policies.registry import (
     available,
     create,
     describe,
+    policy_of,
     sees_future,
+    words_of,
 )
 
 __all__ = [
@@ -27,6 +30,7 @@ __all__ = [
     "Event",
     "EvictionPolicy",
     "Future",
+    "Given",
     "PlacementPolicy",
     "Policy",
     "PolicyError",
@@ -39,5 +43,7 @@ __all__ = [
     "available",
     "create",
     "describe",
+    "policy_of",
     "sees_future",
+    "words_of",
 ]

@@ -17,7 +17,7 @@ import typing
 import warnings
 from collections.abc import Mapping
 from importlib.metadata import entry_points
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from expert_residency.errors import PolicyError
 from expert_residency.policies.protocol import (
@@ -38,6 +38,9 @@ KINDS: dict[Kind, type[Policy]] = {
 }
 
 
+P = TypeVar("P", bound=Policy)
+Given: TypeAlias = P | type[P] | str
+"""A policy as Python may hand it over."""
 Adopted = dict[tuple[Kind, str], type[Policy]]
 _adopted: Adopted = {}
 
@@ -62,7 +65,7 @@ def adopt(kind: Kind, policy: Policy | type[Policy]) -> str:
     ------
     PolicyError
         It is of another kind, has no name, has the name of a registered policy, or a parameter that words cannot
-        give.
+        give, or is a class with a parameter that has no default.
     """
     cls = policy if isinstance(policy, type) else type(policy)
     if not issubclass(cls, KINDS[kind]):
@@ -78,6 +81,11 @@ def adopt(kind: Kind, policy: Policy | type[Policy]) -> str:
     elif load(kind, name) is not cls:
         raise PolicyError(f"class {cls.__name__}: a {kind} policy is named {name!r} already; give it another name")
     if isinstance(policy, type):
+        if bare := [f.name for f in dataclasses.fields(cls) if not _has_default(f)]:
+            raise PolicyError(
+                f"{cls.__name__} has no default for {', '.join(bare)}: give an instance, "
+                f"{cls.__name__}({', '.join(f'{name}=...' for name in bare)})"
+            )
         return name
     values = {f.name: getattr(policy, f.name) for f in dataclasses.fields(policy)}
     words = name + ":" * bool(values) + ",".join(f"{key}={_word(value)}" for key, value in values.items())
@@ -86,6 +94,17 @@ def adopt(kind: Kind, policy: Policy | type[Policy]) -> str:
             f"{cls.__name__}: {words!r} does not say it: parameters are to be int, float, bool or str"
         )
     return words
+
+
+def words_of(value: Any) -> Any:
+    """Words for a policy or its class, whatever it is to decide; anything else as it is."""
+    cls = value if isinstance(value, type) else type(value)
+    kind = next((kind for kind, base in KINDS.items() if issubclass(cls, base)), None)
+    return value if kind is None else adopt(kind, value)
+
+
+def _has_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
 
 
 def adopted() -> Adopted:
@@ -186,6 +205,31 @@ def create(kind: Kind, spec: str) -> Policy:
         check_known(f"{kind} policy {name}: parameter", key, known, PolicyError)
         values[key] = _convert(text, hints[key], f"{kind} policy {name}: parameter {key}")
     return cls(**values)
+
+
+@overload
+def policy_of(kind: Literal["eviction"], given: Given[EvictionPolicy]) -> EvictionPolicy: ...
+@overload
+def policy_of(kind: Literal["admission"], given: Given[AdmissionPolicy]) -> AdmissionPolicy: ...
+@overload
+def policy_of(kind: Literal["prefetch"], given: Given[PrefetchPolicy]) -> PrefetchPolicy: ...
+@overload
+def policy_of(kind: Literal["placement"], given: Given[PlacementPolicy]) -> PlacementPolicy: ...
+def policy_of(kind: Kind, given: Any) -> Policy:
+    """The policy that is meant by words, by a class (adopted, with its defaults) or by an instance.
+
+    Raises
+    ------
+    PolicyError
+        As `adopt` and `create`, or what is none of these.
+    """
+    if isinstance(given, KINDS[kind]):
+        return given
+    if isinstance(given, Policy) or (isinstance(given, type) and issubclass(given, Policy)):
+        return create(kind, adopt(kind, given))
+    if not isinstance(given, str):
+        raise PolicyError(f"{kind} is {given!r}, expected a name, a policy or its class")
+    return create(kind, given)
 
 
 def sees_future(

@@ -231,3 +231,17 @@ def test_demo(trace, monkeypatch):
     spec = RunSpec(hardware=(MACHINE,), capacity=Capacity(total_bytes=1 << 28))
     (run,) = demo.run_demo([("t", MACHINE, "lru", spec)], None, 1, lambda done: None)
     assert {"synthetic", "short", "uncompared", "context"} <= kinds(run.result.caveats)
+
+
+def test_windows_and_drafts_have_them(file, trace, tmp_path):
+    single = tmp_path / "decode.parquet"
+    write_parquet(trace.select_passes(trace.pass_phase == Phase.DECODE), single)
+    for command, expected in (
+        (("window", file), COUNTED),
+        (("window", file, "--slots", "200", "--horizon", "1", "--link", MACHINE), COUNTED | {"uncompared"}),
+        (("drafts", single, *WORDS, "--miss", "cpu", "--rows", "2"), TIMED - {"cpu-rate"}),
+    ):
+        check_said(printed(*command), expected)
+        found = answered(*command)
+        assert isinstance(found, dict)
+        assert kinds(found["caveats"]) == expected

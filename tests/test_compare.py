@@ -17,12 +17,25 @@ from expert_residency.traces.synthetic import generate, load_style
 from tests.golden_runs import said
 
 
-def scored(policies: str, times: list[int], case: str = "{}") -> ScoredRun:
+def case_of(slots: int) -> str:
+    machine = {"model": "m", "hardware": ["h"], "engine": "e", "miss": None, "trace_sha256": "0123456789abcdef"}
+    return json.dumps(machine | {"capacity": {"slots_per_layer": slots, "scope": "layer"}})
+
+
+def scored(policies: str, times: list[int], case: str = case_of(4)) -> ScoredRun:
     spec = {"eviction": policies, "admission": "always", "placement": None, "prefetch": "none"}
     return ScoredRun(f"{policies}.json", spec, case, sum(times), 1.0, 0.5, "", {}, [], (), times)
 
 
 TIMES = st.lists(st.integers(1, 10**9), min_size=FEWEST, max_size=30)
+
+
+def test_each_line_says_to_which_case_it_belongs():
+    """The same two policies at two capacities: two lines that can be told apart."""
+    runs = [scored(name, [ns] * 9, case_of(slots)) for slots in (4, 6) for name, ns in (("a", 2), ("b", 7))]
+    lines = [one.sentence for one in compare_named(runs, "a", "b")]
+    assert [line.partition(" slots")[0][-1] for line in lines] == ["4", "6"]
+    assert all("m on h" in line and "trace 0123456789ab: a is" in line for line in lines)
 
 
 @given(TIMES, st.floats(0.2, 5))
@@ -68,8 +81,9 @@ def test_only_equal_cases_are_compared():
         compare(scored("a", [1] * 9), scored("b", [1] * 9, case='{"x": 1}'))
     with pytest.raises(SimError, match="does not say times by request"):
         compare(scored("a", []), scored("b", [1] * 9))
-    runs = [scored("a", [1] * 9), scored("b", [2] * 9), scored("c", [2] * 9, case="other")]
-    assert compare_named(runs, "a", "b") == [Comparison("a", "b", 9, 2.0, 2.0, 2.0, 9)]
+    runs = [scored("a", [1] * 9), scored("b", [2] * 9), scored("c", [2] * 9, case_of(5))]
+    where = "m on h, engine e, miss as the engine: 4 slots a layer, scope layer, trace 0123456789ab"
+    assert compare_named(runs, "a", "b") == [Comparison("a", "b", where, 9, 2.0, 2.0, 2.0, 9)]
     with pytest.raises(SimError, match=r"no run has policies 'd' \(there are: a, b, c\)"):
         compare_named(runs, "a", "d")
     with pytest.raises(SimError, match="has both 'a' and 'c'"):
@@ -85,7 +99,9 @@ def test_the_command_compares_cells_of_a_sweep_and_files(tmp_path):
     policies = ["--eviction", "lru", "--eviction", "random", "--eviction", "belady", "--prefetch", "none"]
     said(["sweep", *words, *policies, "--workers", "1", "--out", str(tmp_path / "s")])
     text = said(["score", str(tmp_path / "s"), "--compare", "belady", "random"])
-    assert "belady is 2." in text
+    assert ": belady is 2." in text
+    assert f"{model.label} on tesla-p40, engine generic, miss fetch, host arena: " in text
+    assert f"scope global, trace {trace.content_hash[:12]}: belady" in text
     assert "faster on 6 of 6 requests: the difference is real" in text
     (data,) = json.loads(said(["score", str(tmp_path / "s"), "--compare", "2", "1", "--json", "-"]))
     assert (data["a"], data["b"], data["requests"], data["real"]) == ("belady", "random", 6, True)

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.runs.replay import replay
+from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.testing import best_hits
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder
 
@@ -99,3 +101,17 @@ def test_bounds_equal_trying_everything(data):
     trace = one_layer(events, experts, top_k)
     assert hits(trace, "belady", slots) == best_hits(events, slots, bypass=False)
     assert hits(trace, "min", slots) == best_hits(events, slots, bypass=True)
+
+
+@pytest.mark.parametrize(("slots", "said"), [(1, False), (4, True)])
+def test_a_policy_that_turned_misses_away_was_exercised(slots, said):
+    """`min` evicts nobody where it need not, and hits by whom it lets in: that is no tie."""
+    trace = one_layer([(k,) for k in (0, 1, 0, 2, 0, 3, 0)], 4, 1)
+    room = Capacity(total_bytes=slots)
+    counted = replay(trace, "min", room)
+    timed = simulate(trace, RunSpec(("tesla-p40",), room, eviction="min", miss="fetch"))
+    for result in (counted, timed):
+        assert result.evictions == 0 < result.admitted_bytes
+        assert any("never exercised" in text for text in result.warnings) == said
+    assert hits(trace, "lru", slots) == (0 if slots == 1 else 3)
+    assert hits(trace, "min", slots) == 3

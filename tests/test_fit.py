@@ -104,6 +104,17 @@ def test_runs_that_contradict_each_other_widen_every_interval(trace):
     assert not [one for one in found.fitted if one.verdict == "determined"]
 
 
+def test_a_fitted_card_that_reads_faster_than_its_memory_can_be_loaded(trace, tmp_path):
+    """Runs do not feel the memory's own rate: it is then the fastest read that they tell."""
+    found = fit_runs(truth(trace, {}, CHOICES[:1]), HARDWARE, ENGINE, lambda _: trace)
+    path = ("gpu", "expert_gb_per_s", "default")
+    own = replace(found.fitted[0], value=9e3, low=8e3, high=1e4)
+    own = replace(own, constant=replace(own.constant, card=0, path=path))
+    (tmp_path / "here.toml").write_text(profile_toml(replace(found, fitted=[own]), HARDWARE, "runs.csv"))
+    gpu = load_profile(str(tmp_path / "here.toml")).gpu
+    assert gpu.expert_gb_per_s.default.value == gpu.mem_gb_per_s.value == 9000
+
+
 def test_what_is_written_is_what_was_fitted(trace, tmp_path):
     found = fit_runs(truth(trace, {"link.h2d_gb_per_s": 0.6}, CHOICES), HARDWARE, ENGINE, lambda _: trace)
     (tmp_path / "here.toml").write_text(profile_toml(found, HARDWARE, "runs.csv"))

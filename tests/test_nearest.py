@@ -37,7 +37,7 @@ def test_the_machines_own_runs_come_first():
     assert set(alike) >= {"model", "card", "engine", "quantization"}
     assert run.errors
     assert not run.held_out, "its CPU rate is the slope of these very runs"
-    assert found.never == ["processor laptop processor, not named"]
+    assert found.never == ["processor laptop processor, not named (not measured)"]
 
 
 def test_what_was_never_compared_is_named():
@@ -45,6 +45,9 @@ def test_what_was_never_compared_is_named():
     assert [words.split()[0] for words in found.never] == list(ASPECTS)
     assert all("card" in alike or "model" in alike for _, alike in found.nearest)
     assert found.nearest[0][0].cards == 2
+    measured_only = [words for words in found.never if words.endswith("(measured, not predicted)")]
+    alike_in = {aspect for run, alike in found.nearest for aspect in alike}
+    assert {words.split()[0] for words in measured_only} >= alike_in & {w.split()[0] for w in found.never}
     assert "engine" not in " ".join(trust("mixtral-8x7b/Q8_0", [load_profile("tesla-p100")], "generic").never)
 
 
@@ -56,12 +59,18 @@ def test_a_fine_tune_is_its_base_and_spellings_are_one():
     assert alike == ASPECTS
 
 
+def test_a_model_that_was_measured_but_never_predicted_is_not_called_unmeasured():
+    found = trust("gpt-oss-120b/MXFP4", [load_profile("tesla-p40")], "generic")
+    assert "model gpt-oss-120b (measured, not predicted)" in found.never
+
+
 @pytest.mark.parametrize(
     "command",
     [
         "run --trace <folder>/small.parquet --hardware tesla-p40 --slots-per-layer 16 --passes 3",
         "vram --model qwen3.8-flash-next/IQ3_S --hardware rtx-3090",
         "split --model granite-3.0-1b-a400m --quant FP16 --gpu tesla-p40 --ram 32GB --simulate 0 --engine strata",
+        "split --model granite-3.0-1b-a400m --quant FP16 --gpu tesla-p40 --ram 32GB",
     ],
 )
 def test_answers_carry_it(command, tmp_path):

@@ -8,7 +8,12 @@ import pytest
 import expert_residency as er
 from expert_residency.errors import PolicyError, SimError
 from expert_residency.policies import EvictionPolicy, adopt, available, create
+from expert_residency.policies.admission.always import Always
+from expert_residency.policies.admission.never import Never
 from expert_residency.policies.eviction.lru import Lru
+from expert_residency.sim.runs.curve import hit_curve
+from expert_residency.sim.runs.stream import replay_stream
+from expert_residency.sim.testing import check_admission, check_eviction
 from expert_residency.traces.bundled import load
 
 SOURCE = '''
@@ -159,3 +164,70 @@ def test_what_cannot_be_adopted_is_said(kind, policy, words):
 def test_what_is_no_policy_is_refused(spec):
     with pytest.raises(SimError, match="eviction is 3, expected a name, or in Python also a policy"):
         er.RunSpec(**spec, eviction=3)
+
+
+@dataclass(frozen=True)
+class Deep(Oldest):
+    """First in, first out, with a parameter that must be given."""
+
+    name: ClassVar[str] = "oldest-deep"
+    depth: int
+
+
+@dataclass(frozen=True)
+class Shy(Never):
+    """Admits nothing."""
+
+    name: ClassVar[str] = "shy"
+
+
+def test_a_class_will_do_wherever_python_hands_a_policy(trace):
+    own = er.replay(trace, Oldest, "25%")
+    fifo = er.replay(trace, "fifo", "25%")
+    assert own.policy == "oldest-first"
+    assert own.phases == fifo.phases
+    assert er.replay(trace, Oldest(), "25%").phases == fifo.phases
+    assert er.replay(trace, Lru, "25%", admission=Shy).admitted_bytes == 0
+    for one, two in zip(hit_curve(trace, Oldest, ["25%"]), hit_curve(trace, "fifo", ["25%"]), strict=True):
+        assert one.phases == two.phases
+    assert hit_curve(trace, Lru, ["25%"], admission=Shy)[0].phases["all"].distinct_hits == 0
+    (streamed,) = replay_stream([trace], trace.geometry, [Lru], "25%", admission=Always)
+    assert streamed.phases == er.replay(trace, "lru", "25%").phases
+
+
+def test_tune_takes_classes_as_choice_and_as_values(spec, tmp_path):
+    pytest.importorskip("optuna", reason="needs the extra 'tune'")
+    file: dict[str, Any] = {
+        "traces": {"code": "bundled:tinymoe-code"},
+        "choices": spec | {"passes": 3, "eviction": "{who}", "admission": Shy},
+        "parameters": {"who": {"values": [Oldest, "lru"]}},
+    }
+    found = er.tune(file, tmp_path / "out", trials=4).frame
+    assert set(found["eviction"]) <= {"oldest-first", "lru"}
+    assert set(found["admission"]) == {"shy"}
+    assert set(found["status"]) == {"ok"}
+
+
+@pytest.mark.parametrize("given", [3, None, int])
+def test_what_replay_cannot_take_is_said(trace, given):
+    with pytest.raises(PolicyError, match="expected a name, a policy or its class"):
+        er.replay(trace, given, "25%")
+
+
+def test_a_class_without_defaults_is_told_to_be_an_instance(trace, spec):
+    fix = r"Deep has no default for depth: give an instance, Deep\(depth=...\)"
+    with pytest.raises(PolicyError, match=fix):
+        er.replay(trace, Deep, "25%")
+    with pytest.raises(SimError, match=fix):
+        er.RunSpec(**spec, eviction=Deep)
+    with pytest.raises(AssertionError, match=r"Deep cannot be made with defaults .*: give an instance"):
+        check_eviction(Deep)
+    with pytest.raises(PolicyError, match="not a EvictionPolicy"):
+        er.replay(trace, Shy, "25%")
+
+
+def test_the_laws_take_a_class():
+    check_admission(Shy)
+    check_eviction(Oldest)
+    with pytest.raises(AssertionError, match="Shy is no EvictionPolicy"):
+        check_eviction(Shy)

@@ -188,6 +188,18 @@ class TestUserFiles:
                 r"link\.h2d_gb_per_s: value 5 lies outside its spread",
             ),
             (
+                '[gpu]\nvram_usable_gib = { value = 12.5, kind = "measured", source = "own run" }',
+                r"gpu\.vram_usable_gib 12\.5 is more than vram_total_gib 1",
+            ),
+            *(
+                (
+                    f'[gpu.{table}]\n{family} = {{ value = 9000, kind = "measured", source = "own run" }}',
+                    rf"gpu\.{table}\.{family} 9000 is above mem_gb_per_s \d+: nothing is read faster",
+                )
+                for table in ("expert_gb_per_s", "dense_gb_per_s")
+                for family in ("default", "q4")
+            ),
+            (
                 '[cpu]\nworkers = { value = 2.5, kind = "assumed", source = "abc" }',
                 r"cpu\.workers: must be a whole number",
             ),
@@ -199,6 +211,13 @@ class TestUserFiles:
     )
     def test_bad_field_is_named(self, tmp_path, text, says):
         assert re.search(says, refusal(write(tmp_path, text)))
+
+    def test_a_fault_of_many_fields_is_said_once(self, tmp_path):
+        mine = '{ value = 5.0, kind = "assumed", source = "me" }'
+        rates = "".join(f"{name}_gb_per_s = {mine}\n" for name in ("h2d", "d2h", "h2d_pageable", "handoff", "p2p"))
+        said = refusal(write(tmp_path, f"[link]\n{rates}"))
+        assert said.count("say where the number was read") == 1
+        assert re.search(r"link\.h2d_gb_per_s\.source, link\.\S+, link\.\S+ and 2 more: .*'me'", said)
 
     def test_missing_field_is_named(self, tmp_path):
         whole = (SHIPPED / "rtx-5060ti-5700x3d.toml").read_text("utf-8")

@@ -17,7 +17,7 @@ from expert_residency.sim.cli import main
 from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.runs.curve import hit_curve
 from expert_residency.sim.runs.replay import replay
-from expert_residency.sim.runs.requests import hits_by_request, times_by_request
+from expert_residency.sim.runs.requests import hits_by_request
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.sweep import sweep
 from expert_residency.traces import (
@@ -79,7 +79,7 @@ def test_a_cold_run_is_the_runs_of_the_requests(trace: RoutingTrace, simulator: 
     assert cold.link_bytes["h2d_demand"] == sum(result.link_bytes["h2d_demand"] for result in own)
     assert cold.prefetch.issued == sum(result.prefetch.issued for result in own)
     np.testing.assert_array_equal(cold.served_distinct, sum(result.served_distinct for result in own))
-    assert [one["tokens_per_s"] for one in times_by_request(trace, cold)] == [r.tokens_per_s for r in own]
+    assert [one["tokens_per_s"] for one in cold.requests()] == [r.tokens_per_s for r in own]
     warm = simulate(trace, spec, simulator=simulator)
     assert warm.total_ns < cold.total_ns
     assert cold.manifest | {"start": own[0].manifest["start"]} == warm.manifest | {"cold": "request"}

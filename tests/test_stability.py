@@ -14,7 +14,9 @@ from expert_residency.sim.choices.caveats import FEW_REQUESTS, FEW_TOKENS, cavea
 from expert_residency.sim.report.data import bases
 from expert_residency.sim.runs.basis import Basis
 from expert_residency.sim.runs.replay import replay
+from expert_residency.sim.studies.score import ScoredRun
 from expert_residency.sim.studies.stability import part_of, stability
+from expert_residency.sim.timed.result import compared
 from expert_residency.traces import Phase, write_parquet
 from expert_residency.traces.bundled import load
 from expert_residency.traces.geometry import load_model
@@ -138,9 +140,20 @@ def test_results_by_request_add_up(tmp_path):
     write_parquet(written_trace(), trace)
     command = ["run", "--trace", str(trace), "--hardware", "tesla-p40", "--slots-per-layer", "3", "--json", "-"]
     data = json.loads(said(command))
-    assert [one["request"] for one in data["by_request"]] == [0, 1, 2]
-    assert sum(one["ns"] for one in data["by_request"]) == data["decode_ns"]
-    assert sum(one["tokens"] for one in data["by_request"]) == data["decode_tokens"]
+    assert "by_request" not in data
+    assert [one["request"] for one in data["requests"]] == [0, 1, 2]
+    for name in ("tokens", "decode_ns", "decode_tokens"):
+        assert sum(one[name] for one in data["requests"]) == data[name]
+    assert sum(one["prefill_ns"] + one["decode_ns"] for one in data["requests"]) == data["total_ns"]
+    run = ScoredRun.of_json(data, "run")
+    assert run.request_ns == [one["decode_ns"] for one in data["requests"]]
+
+
+def test_where_nothing_decodes_all_passes_of_a_request_are_compared():
+    rows = [{"tokens": 1, "decode_tokens": 0, "prefill_ns": 7, "decode_ns": 0}]
+    assert compared(rows) == [{"tokens": 1, "ns": 7}]
+    rows.append({"tokens": 3, "decode_tokens": 2, "prefill_ns": 7, "decode_ns": 9})
+    assert compared(rows) == [{"tokens": 2, "ns": 9}]
 
 
 def test_the_face_stays_light():

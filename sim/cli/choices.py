@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +15,7 @@ Words = dict[str, Any]
 """What a command line gives of `CHOICES`, by name."""
 
 
-def option(name: str, note: str = "", *, default: str | bool = False) -> Any:
+def option(name: str, note: str = "", *, default: str | bool = False, also: Sequence[str] = ()) -> Any:
     """The option of a choice, for the `Annotated` type of a parameter.
 
     Parameters
@@ -26,6 +26,8 @@ def option(name: str, note: str = "", *, default: str | bool = False) -> Any:
         What this command adds to the table's help.
     default
         What help says of the default; True: that of the parameter.
+    also
+        Other spellings.
 
     Returns
     -------
@@ -35,7 +37,7 @@ def option(name: str, note: str = "", *, default: str | bool = False) -> Any:
     choice = CHOICES[name]
     more: dict[str, Any] = {"min": 0} if choice.kind.option in (int, float) else {}
     text = f"{choice.help} {note}".rstrip()
-    return typer.Option(f"--{name.replace('_', '-')}", help=text, show_default=default, **more)
+    return typer.Option(f"--{name.replace('_', '-')}", *also, help=text, show_default=default, **more)
 
 
 OF_THE_ENGINE = ("eviction", "admission", "scope", "host")

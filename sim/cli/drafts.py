@@ -15,6 +15,7 @@ from expert_residency.sim.cli.common import (
     JsonOpt,
     ModelOpt,
     TraceArg,
+    caution,
     number,
     percent,
     show,
@@ -49,6 +50,8 @@ def drafts(
     json: JsonOpt = None,
 ) -> None:
     """Set verify windows of a decode trace against single tokens: ms, experts, and when drafting pays."""
+    from expert_residency.hwmodels.registry import load_profile
+    from expert_residency.sim.choices.caveats import caveats, texts
     from expert_residency.sim.choices.spec import make_spec
     from expert_residency.sim.studies.drafts import window_costs
 
@@ -56,11 +59,13 @@ def drafts(
     recorded = open_trace(trace, fmt, model, reading)
     spec = spec.settled(recorded.geometry)
     costs = window_costs(recorded, spec, sorted(set(rows or (2, 3, 4))))
+    known = caveats(recorded, hardware=[load_profile(name) for name in spec.hardware], spec=spec)
     rates = tuple(sorted(set(acceptance or ACCEPTANCES)))
     if json is not None:
         speeds = [{f"{rate:g}": cost.tokens_per_s(rate) for rate in rates} for cost in costs]
         data = [asdict(cost) | {"tokens_per_s_by_acceptance": by} for cost, by in zip(costs, speeds, strict=True)]
-        write_json(json, {"trace_sha256": recorded.content_hash, "spec": spec.to_dict(), "windows": data})
+        head = {"trace_sha256": recorded.content_hash, "spec": spec.to_dict(), "caveats": texts(known)}
+        write_json(json, head | {"windows": data})
         if str(json) == "-":
             return
     shown = table(
@@ -82,7 +87,5 @@ def drafts(
             *(number(cost.tokens_per_s(rate)) for rate in rates),
         )  # fmt: skip
     show(shown)
-    notes = ["windows are put together from a trace of single tokens"]
-    if recorded.synthetic:
-        notes.append("the trace is synthetic: generated, not recorded from a model")
-    warn(notes)
+    caution(texts(known))
+    warn(["windows are put together from a trace of single tokens"])

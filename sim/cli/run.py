@@ -122,12 +122,12 @@ def run(
         lifted = ceilings(recorded, chosen.spec)
     if json is not None:
         ceilings_found = {"ceilings": [one.to_dict() for one in lifted]} if lifted else {}
-        added = ceilings_found | _requests(recorded, result) | {"trust": behind.to_dict()}
+        added = ceilings_found | {"trust": behind.to_dict()}
         write_json(json, result.to_dict(passes=True) | added)
         if quiet:
             return
     _print(recorded, result)
-    _print_requests(_requests(recorded, result).get("requests", []))
+    _print_requests(result.requests())
     if lifted:
         from expert_residency.sim.cli.score import print_ceilings
 
@@ -188,17 +188,9 @@ def _run_variants(variants: tuple[Variant, ...], json: Path | None, simulator: s
     warn(sorted({warning for one in found for warning in one.result.warnings}))
 
 
-def _requests(trace: RoutingTrace, result: RunResult) -> dict[str, Any]:
-    """Results by request, where there are several."""
-    from expert_residency.sim.runs.requests import times_by_request
-
-    found = times_by_request(trace, result)
-    return {"requests": found} if len(found) > 1 else {}
-
-
 def _print_requests(found: list[dict[str, Any]]) -> None:
-    """A line a request; of many, the slowest ones."""
-    if not found:
+    """Of several requests a line each; of many, the slowest ones."""
+    if len(found) < 2:
         return
     ranked = sorted(found, key=lambda one: one["tokens_per_s"] or 0.0)
     most = ranked[:MOST_REQUESTS]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from expert_residency.hwmodels.units import GIB, MIB
 from expert_residency.sim.choices.trace import Reading, open_trace
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.common import (
@@ -129,18 +128,12 @@ def _runs(path: Path) -> list[ScoredRun]:
 
 def _print(scores: list[Score]) -> None:
     """One case: a table, then what binds the fastest candidate and what to beware of."""
-    case = jsonlib.loads(scores[0].run.case)
-    host = f", host {case['host']}" if case.get("host") else ""
-    title = (
-        f"{case['model']} on {' + '.join(case['hardware'])}, engine {case['engine']}, "
-        f"miss {case['miss'] or 'as the engine'}{host}: {_room(case['capacity'])}"
-    )
     columns = ["#", "policies", "tokens/s", "vs base", "headroom %", "hits %"]
     gap = any(made.gap for made in scores)
     if gap:
         columns += ["admission gap", "victim gap"]
     columns += ["useful MB", "late", "wasted", "harmful"]
-    shown = table(title, columns, left=2)
+    shown = table(scores[0].run.where, columns, left=2)
     for made in scores:
         run = made.run
         cells = [
@@ -170,24 +163,6 @@ def _print(scores: list[Score]) -> None:
     say(f"{first.run.policies}: {first.run.binds}")
     caution(list(dict.fromkeys(caveat for made in scores for caveat in made.run.caveats)))
     warn(_shared_first(scores))
-
-
-def _room(capacity: dict[str, Any]) -> str:
-    """`1.63 GiB, scope global`; quotas only where each layer has its own part."""
-    layers, slots = capacity.get("layer_bytes"), capacity.get("slots_per_layer")
-    quotas = "as given" if layers else capacity.get("quotas", "equal")
-    if slots is not None:
-        room = f"{slots} slots a layer"
-    elif layers:
-        room = _size(sum(layers))
-    else:
-        room = " + ".join(map(_size, capacity.get("card_bytes") or [capacity["total_bytes"]]))
-    own = capacity["scope"] == "layer" and slots is None
-    return f"{room}, scope {capacity['scope']}" + (f", quotas {quotas}" if own else "")
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes / GIB:.2f} GiB" if nbytes >= GIB else f"{nbytes / MIB:.1f} MiB"
 
 
 def _shared_first(scores: list[Score]) -> list[str]:

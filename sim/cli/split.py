@@ -11,6 +11,7 @@ import typer
 from expert_residency.errors import SimError
 from expert_residency.sim.choices.trace import open_trace
 from expert_residency.sim.cli import app
+from expert_residency.sim.cli.choices import option
 from expert_residency.sim.cli.common import (
     MODEL_FORMS,
     FormatOpt,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 TOKENS, SEED = 448, 1
 DEFAULT_ENGINE = "llama.cpp"
-OF_A_CONTEXT = {"context", "kv", "kv_resident", "draft"}
+OF_A_CONTEXT = {"context", "kv_type", "kv_resident", "draft"}
 RULES = ("n_cpu_moe", "override_tensor", "tensor_split", "gpu_layers")
 """Options that say a placement of llama.cpp's, instead of asking for one."""
 OF_LAYERS = (*RULES, "split_mode")
@@ -90,9 +91,7 @@ def split(
     ] = None,
     headroom: Annotated[str, typer.Option(help="RAM kept free of experts.")] = "10GB",
     context: Annotated[int, typer.Option(min=1, help="Tokens of context.")] = 32_768,
-    kv: Annotated[
-        str | None, typer.Option("--kv", help="KV type: int8, fp16, q4_0, k8v4, q8_0; the engine's by default.")
-    ] = None,
+    kv_type: Annotated[str | None, option("kv_type", default="the engine's, or int8", also=("--kv",))] = None,
     kv_resident: Annotated[int, typer.Option(help="KV cells a layer kept on the card, 0 for all.")] = 0,
     session: Annotated[
         str | None,
@@ -188,7 +187,7 @@ def split(
         modes=tuple(m for m in HOST_MODES if not host or m in host),
         headroom_bytes=0 if shared and not given(run, among=("headroom",)) else parse_size(headroom),
         context=context,
-        kv_type=kv or (preset.kv_type if preset else ""),
+        kv_type=kv_type or (preset.kv_type if preset else ""),
         kv_resident=kv_resident,
         session_bytes=None if session is None else parse_size(session),
         draft=draft,

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from expert_residency.sim.cli.common import caution, number, say, show, table, warn, write_json
+from expert_residency.sim.cli.trust import show_trust
 
 if TYPE_CHECKING:
     from expert_residency.hwmodels.profile import HardwareProfile
     from expert_residency.sim.split.layers.study import LayerAnswer, LayerStudy
     from expert_residency.sim.split.study import Question
+    from expert_residency.sim.validation.nearest import Trust
     from expert_residency.traces import RoutingTrace
 
 
@@ -36,16 +38,31 @@ def show_layers(
     known = split_caveats(question, trace, profiles)
     family = (found.best or found.answers[0]).geometry.quant_family
     host = HostFacts.of(profiles[question.host], family, question.ram_bytes)
+    behind = _behind(found, profiles)
     if json is not None:
         data = study_to_dict(found) | {"caveats": known, "host": host.to_dict()}
         data["trace"] = {"sha256": trace.content_hash, "synthetic": trace.synthetic}
+        if behind is not None:
+            data["trust"] = behind.to_dict()
         write_json(json, data)
         if str(json) == "-":
             return
     say(host.text)
     _print_study(found)
+    if behind is not None:
+        show_trust(behind)
     caution(known)
     warn([f"{_label(a)}: {note}" for a in found.answers for note in a.notes])
+
+
+def _behind(found: LayerStudy, profiles: dict[str, HardwareProfile]) -> Trust | None:
+    """Measured runs near the best answer, where there is one."""
+    from expert_residency.sim.validation.nearest import trust
+
+    best = found.best
+    if best is None:
+        return None
+    return trust(best.geometry.label, [profiles[name] for name in best.ordered], found.question.engine)
 
 
 def _label(answer: LayerAnswer) -> str:

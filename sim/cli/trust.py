@@ -39,4 +39,4 @@ def show_trust(found: Trust) -> None:
             )  # fmt: skip
         show(shown)
     if found.never:
-        say(f"never laid beside a measured run: {'; '.join(found.never)}")
+        say(f"no prediction was ever held against a measured run of: {'; '.join(found.never)}")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from expert_residency.sim.cli import app
+from expert_residency.sim.cli.choices import option
 from expert_residency.sim.cli.common import MODEL_FORMS, JsonOpt, caution, number, say, show, table, write_json
 from expert_residency.sim.cli.trust import show_trust, trust_of
 
@@ -16,7 +17,7 @@ def vram(
     model: Annotated[str, typer.Option(help=f"Model: {MODEL_FORMS}.")],
     hardware: Annotated[str, typer.Option(help="Profile name or file.")],
     context: Annotated[int, typer.Option(min=1, help="Tokens that the context can hold.")] = 4096,
-    kv: Annotated[str, typer.Option(help="KV cell: int8, fp16, q4_0, k8v4 or q8_0.")] = "int8",
+    kv_type: Annotated[str, option("kv_type", default=True, also=("--kv",))] = "int8",
     kv_resident: Annotated[int, typer.Option(min=0, help="Cells a layer kept on the card; 0: all.")] = 0,
     draft: Annotated[bool, typer.Option(help="With the draft layer and its head.")] = True,
     session: Annotated[
@@ -40,7 +41,7 @@ def vram(
 
     geometry, profile = load_model(model), load_profile(hardware)
     budget = card_budget(
-        geometry, profile, context=context, kv_type=kv, kv_resident=kv_resident, draft=draft,
+        geometry, profile, context=context, kv_type=kv_type, kv_resident=kv_resident, draft=draft,
         session_bytes=parse_size(session) if session else None,
         reserve_bytes=parse_size(reserve) if reserve else None,
     )  # fmt: skip
@@ -49,7 +50,7 @@ def vram(
         plan = plan_host(geometry, profile, host, on_card=range(slots))
         ram = ram_budget(
             geometry, profile, held_bytes=plan.pinned_bytes + plan.pageable_bytes, pin=plan.pinned_bytes > 0,
-            context=context if session is None else 0, kv_type=kv, kv_resident=kv_resident,
+            context=context if session is None else 0, kv_type=kv_type, kv_resident=kv_resident,
         )  # fmt: skip
         memory = {line.name: line.nbytes for line in ram.lines} | {"left for the page cache": ram.page_cache_bytes}
         misfit = None

@@ -16,10 +16,10 @@ from expert_residency.sim.cli.common import (
     KeptOpt,
     ModelOpt,
     TraceArg,
+    caution,
     number,
     show,
     table,
-    warn,
     write_json,
 )
 from expert_residency.sim.cli.reading import takes_reading
@@ -45,6 +45,7 @@ def window(
     from expert_residency.errors import SimError
     from expert_residency.hwmodels.registry import load_profile
     from expert_residency.policies.placement.strp import read_strp
+    from expert_residency.sim.choices.caveats import caveats, texts
     from expert_residency.sim.studies.window import lookahead_cost, window_unions
 
     if slots is None and (horizon or link or profile or kept_only):
@@ -57,10 +58,12 @@ def window(
         costs = [
             lookahead_cost(recorded, slots, h, start, kept_only=kept_only) for h in horizon or (1, 4, 16, 32, 64)
         ]
-    rate = load_profile(link).link.h2d_mb_per_s if link else None
+    card = load_profile(link) if link else None
+    rate = card.link.h2d_mb_per_s if card else None
+    known = texts(caveats(recorded, hardware=[card] if card else [], context_counted=True))
     if json is not None:
         data = [asdict(c) | {"ms_per_token": c.ms_per_token(rate) if rate else None} for c in costs]
-        write_json(json, {"windows": [asdict(u) for u in unions], "lookahead": data})
+        write_json(json, {"windows": [asdict(u) for u in unions], "lookahead": data, "caveats": known})
         if str(json) == "-":
             return
     shown = table("distinct experts of a window", ["tokens", "mean", "most", "of one token"], left=0)
@@ -74,5 +77,4 @@ def window(
             ms = number(c.ms_per_token(rate)) if rate else "n/a"
             copied.add_row(str(c.horizon), number(c.copies_per_token, 1), number(c.bytes_per_token / 1e6, 1), ms)
         show(copied)
-    if recorded.synthetic:
-        warn(["the trace is synthetic: generated, not recorded from a model"])
+    caution(known)

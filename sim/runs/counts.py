@@ -253,7 +253,10 @@ def apart(nbytes: int, other: int) -> str:
 def _warnings(geometry: ModelGeometry, result: ReplayResult) -> list[str]:
     """What a reader must know before believing the numbers."""
     found = []
-    if result.evictions == 0 and result.policy != "static" and result.admitted_bytes:
+    turned_away = (
+        result.phases["all"].miss_bytes - result.admitted_bytes
+    )  # as `min` does, which evicts nobody then
+    if result.evictions == 0 and result.policy != "static" and result.admitted_bytes and turned_away <= 0:
         found.append(f"policy {result.policy} was never exercised: nothing had to leave, so all policies tie")
     cycle = geometry.token_cycle_bytes
     if result.scope == "global" and result.capacity_bytes < cycle:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from expert_residency.errors import CompileError, SimError
-from expert_residency.policies import create
-from expert_residency.policies.protocol import EvictionPolicy
+from expert_residency.policies import Given, policy_of
+from expert_residency.policies.protocol import AdmissionPolicy, EvictionPolicy, PlacementPolicy
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.kernel import choose
 from expert_residency.sim.residency.quotas import share_out
@@ -48,12 +48,12 @@ class Point:
 
 def hit_curve(
     trace: RoutingTrace,
-    eviction: str | EvictionPolicy,
+    eviction: Given[EvictionPolicy],
     capacities: Sequence[Capacity | str],
     *,
     scope: str | None = None,
-    admission: str = "always",
-    placement: str | None = None,
+    admission: Given[AdmissionPolicy] = "always",
+    placement: Given[PlacementPolicy] | None = None,
     simulator: str = "auto",
     threads: int | None = None,
     steps: Steps | None = None,
@@ -97,19 +97,17 @@ def hit_curve(
             for one in zip(*curves, strict=True)
         ]  # fmt: skip
     rooms = [Capacity.of(words, scope).of_one_cache(trace.geometry) for words in capacities]
-    eviction = create("eviction", eviction) if isinstance(eviction, str) else eviction
-    placement = placement or eviction.default_placement
+    gate, evicting = policy_of("admission", admission), policy_of("eviction", eviction)
+    start = policy_of("placement", placement if placement is not None else evicting.default_placement)
     steps = steps or Steps.of(trace)
-    chosen = choose(simulator, trace.n_lookups * len(rooms), eviction, create("admission", admission))
+    chosen = choose(simulator, trace.n_lookups * len(rooms), evicting, gate)
     points: dict[int, Point] = {}
-    if chosen == "kernel" and (eviction.name, admission, placement) == ("lru", "always", "none"):
+    if chosen == "kernel" and (evicting.name, gate.name, start.name) == ("lru", "always", "none"):
         points = _one_pass(trace, steps, rooms)
     left = [i for i in range(len(rooms)) if i not in points]
 
     def one(i: int) -> Point:
-        result = replay(
-            trace, eviction, rooms[i], admission=admission, placement=placement, simulator=chosen, steps=steps
-        )
+        result = replay(trace, evicting, rooms[i], admission=gate, placement=start, simulator=chosen, steps=steps)
         return Point(result.capacity_bytes, result.phases, result.simulator)
 
     if chosen == "kernel" and left:

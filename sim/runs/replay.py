@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from expert_residency.errors import CompileError, SimError
-from expert_residency.policies import create
+from expert_residency.policies import Given, policy_of
 from expert_residency.policies.protocol import AdmissionPolicy, Event, EvictionPolicy, PlacementPolicy, Pool
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.caveats import caveats, texts
@@ -38,12 +38,12 @@ CONTRACTS: tuple[str, ...] = ("event", "sequential", "sequential-descending")
 
 def replay(
     trace: RoutingTrace,
-    eviction: EvictionPolicy | str,
+    eviction: Given[EvictionPolicy],
     capacity: Capacity | str | Sequence[str],
     *,
     scope: str | None = None,
-    admission: AdmissionPolicy | str = "always",
-    placement: PlacementPolicy | str | None = None,
+    admission: Given[AdmissionPolicy] = "always",
+    placement: Given[PlacementPolicy] | None = None,
     contract: str = "event",
     oversize: Literal["waves", "overflow"] = "waves",
     warmup_passes: int = 0,
@@ -57,7 +57,7 @@ def replay(
     Parameters
     ----------
     eviction, admission, placement
-        Policies or their names; the placement defaults to the eviction policy's own.
+        Policies, their classes or their names; the placement defaults to the eviction policy's own.
     capacity, scope
         Of one card: a `Capacity`, or words as `25%`, `32/layer` or `4000MiB` and `global`, `layer` or
         `layer:PLACEMENT`. `auto` is refused, since no machine is named.
@@ -98,21 +98,16 @@ def replay(
     if lag_passes < 1:
         raise SimError(f"a lag of {lag_passes} passes is impossible: a copy lands at the next pass at the soonest")
     capacity = Capacity.of(capacity, scope).of_one_cache(trace.geometry)
-    if isinstance(eviction, str):
-        eviction = create("eviction", eviction)
-    if isinstance(admission, str):
-        admission = create("admission", admission)
-    placement = placement if placement is not None else eviction.default_placement
-    if isinstance(placement, str):
-        placement = create("placement", placement)
+    gate, evicting = policy_of("admission", admission), policy_of("eviction", eviction)
+    start = policy_of("placement", placement if placement is not None else evicting.default_placement)
     pool = make_pool(trace.geometry, share_out(trace, capacity))
     if oversize == "waves":  # an event that may stay whole over the capacity needs no room of its own
         check_room(pool)
     job = _Job(
-        trace, steps or Steps.of(trace, contract), pool, eviction, admission, placement, oversize == "overflow",
+        trace, steps or Steps.of(trace, contract), pool, evicting, gate, start, oversize == "overflow",
         warmup_passes, lag_passes,
     )  # fmt: skip
-    if choose(simulator, trace.n_lookups, eviction, admission) == "reference":
+    if choose(simulator, trace.n_lookups, evicting, gate) == "reference":
         run = job.interpreted()
     else:
         try:
@@ -121,7 +116,7 @@ def replay(
             if simulator == "kernel":
                 raise
             run = job.interpreted()
-    result = result_of(run, eviction, admission, pool, trace.geometry, capacity.scope, contract)
+    result = result_of(run, evicting, gate, pool, trace.geometry, capacity.scope, contract)
     result.caveats = list(counted_caveats(trace))
     return result
 

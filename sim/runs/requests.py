@@ -148,21 +148,6 @@ def hits_by_request(trace: RoutingTrace, result: ReplayResult) -> list[dict[str,
     return found
 
 
-def times_by_request(trace: RoutingTrace, result: RunResult) -> list[dict[str, Any]]:
-    """Passes, tokens and time of each request, in the order in which requests begin; what is undefined is None."""
-    decode = result.pass_phase != 0
-    found = []
-    for number in dict.fromkeys(trace.pass_request.tolist()):
-        own = trace.pass_request == number
-        ns, tokens = int(result.pass_ns[own & decode].sum()), int(result.pass_emits[own & decode].sum())
-        found.append({
-            "request": number, "passes": int(own.sum()), "decode_tokens": tokens,
-            "prefill_ns": int(result.pass_ns[own & ~decode].sum()), "decode_ns": ns,
-            "tokens_per_s": tokens * 1e9 / ns if ns else None,
-        })  # fmt: skip
-    return found
-
-
 def one_by_one(
     parts: Sequence[tuple[npt.NDArray[np.bool_], RoutingTrace]],
     run: Callable[[RoutingTrace, int], Result],

@@ -8,6 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from expert_residency.errors import CompileError, MisfitError, SimError
 from expert_residency.families import rate_notes
 from expert_residency.hwmodels.profile import HardwareProfile
@@ -394,6 +396,12 @@ def manifest(
     }
 
 
+def _all_got_in(trace: RoutingTrace, result: RunResult) -> bool:
+    """Whether a run that evicted nothing had room for all that was wanted: else a policy turned some away."""
+    wanted = np.unique(trace.keys) // trace.geometry.experts
+    return int(np.asarray(trace.geometry.expert_bytes)[wanted].sum()) <= result.start_bytes + result.admitted_bytes
+
+
 def _warnings(trace: RoutingTrace, result: RunResult, spec: RunSpec, machine: Machine, room: int) -> list[str]:
     found = []
     idle = [str(card + 1) for card in range(len(machine.cards)) if card not in machine.layer_card]
@@ -404,7 +412,12 @@ def _warnings(trace: RoutingTrace, result: RunResult, spec: RunSpec, machine: Ma
     if spec.capacity.assumes:
         found.append(spec.capacity.assumes)
     found += rate_notes(trace.geometry.label, trace.geometry.quant_family)
-    if result.evictions == 0 and result.admitted_bytes and spec.eviction != "static":
+    if (
+        result.evictions == 0
+        and result.admitted_bytes
+        and spec.eviction != "static"
+        and _all_got_in(trace, result)
+    ):
         found.append(f"policy {spec.eviction} was never exercised: nothing had to leave")
     if result.waves:
         found.append(f"{result.waves} events did not fit their part of the cache and were served in waves")

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from expert_residency.errors import SimError
-from expert_residency.policies import create
+from expert_residency.policies import Given, policy_of
 from expert_residency.policies.protocol import AdmissionPolicy, EvictionPolicy, PlacementPolicy
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.caveats import TraceFacts, caveats, texts
@@ -27,12 +27,12 @@ from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
 def replay_stream(
     parts: Iterable[RoutingTrace],
     geometry: ModelGeometry,
-    evictions: Sequence[EvictionPolicy | str],
+    evictions: Sequence[Given[EvictionPolicy]],
     capacity: Capacity | str | Sequence[str],
     *,
     scope: str | None = None,
-    admission: AdmissionPolicy | str = "always",
-    placement: PlacementPolicy | str | None = None,
+    admission: Given[AdmissionPolicy] = "always",
+    placement: Given[PlacementPolicy] | None = None,
     contract: str = "event",
     overflow: bool = False,
     warmup_passes: int = 0,
@@ -57,19 +57,18 @@ def replay_stream(
     capacity = Capacity.of(capacity, scope).of_one_cache(geometry)
     if capacity.quotas != "equal":
         raise SimError(f"quotas by {capacity.quotas} need the whole trace: read it whole")
-    admission = create("admission", admission) if isinstance(admission, str) else admission
+    gate = policy_of("admission", admission)
     pool = make_pool(geometry, capacity)
     check_room(pool)
     policies, kernels, placed = [], [], []
     for spec in evictions:
-        eviction = create("eviction", spec) if isinstance(spec, str) else spec
-        start = placement if placement is not None else eviction.default_placement
-        start = create("placement", start) if isinstance(start, str) else start
+        eviction = policy_of("eviction", spec)
+        start = policy_of("placement", placement if placement is not None else eviction.default_placement)
         for oracle in (eviction, start):
             if oracle.needs_future:
                 raise SimError(f"policy {oracle.name} needs the whole trace: read it whole, or leave it out")
-        choose("kernel", 0, eviction, admission)
-        kernel = ReplayKernel(pool, eviction, admission, overflow=overflow, warmup_passes=warmup_passes)
+        choose("kernel", 0, eviction, gate)
+        kernel = ReplayKernel(pool, eviction, gate, overflow=overflow, warmup_passes=warmup_passes)
         policies.append(eviction)
         kernels.append(kernel)
         placed.append(len(kernel.place(ranked_by(start, pool, None))))
@@ -87,7 +86,7 @@ def replay_stream(
             progress(done)
     none = np.zeros(0, dtype=np.uint8)
     results = [
-        result_of(counted(kernel, passes, none, n), policy, admission, pool, geometry, capacity.scope, contract)
+        result_of(counted(kernel, passes, none, n), policy, gate, pool, geometry, capacity.scope, contract)
         for kernel, policy, n in zip(kernels, policies, placed, strict=True)
     ]
     for result in results:

@@ -20,6 +20,8 @@ class Comparison:
     ----------
     a, b
         Policies, as scores name them.
+    where
+        Model, machine, engine, capacity and trace of both.
     requests
         That both served.
     ratio
@@ -32,6 +34,7 @@ class Comparison:
 
     a: str
     b: str
+    where: str
     requests: int
     ratio: float
     low: float | None
@@ -46,7 +49,7 @@ class Comparison:
     @property
     def sentence(self) -> str:
         """What came out, and whether it can be told from chance."""
-        told = f"{self.a} is {self.ratio:.3f} times as fast as {self.b}"
+        told = f"{self.where}: {self.a} is {self.ratio:.3f} times as fast as {self.b}"
         on = f"faster on {self.faster_on} of {self.requests} requests"
         if self.real is None:
             return f"{told}, {on}: fewer than {FEWEST} requests, so whether that is real cannot be said"
@@ -75,7 +78,9 @@ def compare(a: ScoredRun, b: ScoredRun) -> Comparison:
     faster = sum(mine < theirs for mine, theirs in zip(a.request_ns, b.request_ns, strict=True))
     low, high = ratio_interval(a.request_ns, b.request_ns) or (None, None)
     ratio = sum(b.request_ns) / sum(a.request_ns)
-    return Comparison(a.policies, b.policies, len(a.request_ns), ratio, low, high, faster)
+    return Comparison(
+        a.policies, b.policies, f"{a.where}, trace {a.trace}", len(a.request_ns), ratio, low, high, faster
+    )
 
 
 def compare_named(runs: Sequence[ScoredRun], a: str, b: str) -> list[Comparison]:

@@ -82,8 +82,16 @@ class OfRequest(BaseModel):
     model_config = _OPEN
 
     request: StrictInt
-    tokens: Whole
-    ns: Annotated[StrictInt, Field(ge=1, lt=1 << 62)]
+    tokens: Whole = 0
+    decode_tokens: Whole
+    prefill_ns: Whole
+    decode_ns: Whole
+
+    @model_validator(mode="after")
+    def _takes_time(self) -> OfRequest:
+        if not self.prefill_ns + self.decode_ns:
+            raise ValueError("no pass of it takes any time")
+        return self
 
 
 class ResultFile(BaseModel):
@@ -101,7 +109,7 @@ class ResultFile(BaseModel):
     prefetch: Prefetched
     warnings: list[StrictStr]
     caveats: list[StrictStr] = Field(default_factory=list)
-    by_request: list[OfRequest] = Field(default_factory=list)
+    requests: list[OfRequest] = Field(default_factory=list)
 
     @field_validator("causes_ms_per_token", "causes_ns")
     @classmethod

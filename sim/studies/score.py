@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from expert_residency.errors import SimError
+from expert_residency.hwmodels.units import GIB, MIB
 from expert_residency.sim.studies.bootstrap import ratio_interval
 from expert_residency.sim.timed.binding import binding_of
-from expert_residency.sim.timed.result import RunResult
+from expert_residency.sim.timed.result import RunResult, compared
 from expert_residency.toml import checked
 
 POLICIES = ("eviction", "admission", "prefetch", "placement", "insertion", "prefetch_bytes", "predict_us")
@@ -29,6 +30,8 @@ NO_BEST = (
     "no run with perfect prefetch (eviction belady, prefetch oracle) to measure headroom against: --trace FILE "
     "adds it, with --passes N where the runs took the first N passes only"
 )
+ONLY_TRACE = "trace"
+"""What `residency sweep --trace FILE` calls it."""
 SMALL_GAIN = 0.02
 """Below this share of the baseline's time there is nothing to capture."""
 
@@ -55,6 +58,8 @@ class ScoredRun:
         Of the run itself; files of older versions have no caveats.
     request_ns
         Time of each request that decodes, in order; empty in files of older versions.
+    trace_name
+        In a sweep.
     """
 
     name: str
@@ -68,6 +73,24 @@ class ScoredRun:
     warnings: Sequence[str]
     caveats: Sequence[str] = ()
     request_ns: Sequence[int] = ()
+    trace_name: str = ""
+
+    @property
+    def trace(self) -> str:
+        """Name of the trace in its sweep, or the beginning of its hash where nobody gave it one."""
+        if self.trace_name not in ("", ONLY_TRACE):
+            return self.trace_name
+        return str(json.loads(self.case)["trace_sha256"])[:12]
+
+    @property
+    def where(self) -> str:
+        """Model, machine, engine, miss mode, host and capacity in words."""
+        case = json.loads(self.case)
+        host = f", host {case['host']}" if case.get("host") else ""
+        return (
+            f"{case['model']} on {' + '.join(case['hardware'])}, engine {case['engine']}, "
+            f"miss {case['miss'] or 'as the engine'}{host}: {_room(case['capacity'])}"
+        )
 
     @property
     def policies(self) -> str:
@@ -138,7 +161,7 @@ class ScoredRun:
             name, manifest["spec"], _case(manifest), data["decode_ns"] or data["total_ns"],
             data["tokens_per_s"], data["decode_hit_rate"], binding_of(_decode_causes(data)),
             moved | {"issued": stats["issued"]}, data["warnings"], data.get("caveats", ()),
-            [one["ns"] for one in data.get("by_request", ())],
+            [one["ns"] for one in compared(data.get("requests", ()))],
         )  # fmt: skip
 
     @classmethod
@@ -151,7 +174,26 @@ class ScoredRun:
             _float(row["tokens_per_s"]), _float(row["hit_rate"]), row["binds"],
             moved | {"issued": int(row["prefetch_issued"])}, list(row["warnings"]), list(row.get("caveats", ())),
             [int(ns) for ns in row["request_ns"]] if row.get("request_ns") is not None else (),
+            str(row.get("trace") or ""),
         )  # fmt: skip
+
+
+def _room(capacity: dict[str, Any]) -> str:
+    """`1.63 GiB, scope global`; quotas only where each layer has its own part."""
+    layers, slots = capacity.get("layer_bytes"), capacity.get("slots_per_layer")
+    quotas = "as given" if layers else capacity.get("quotas", "equal")
+    if slots is not None:
+        room = f"{slots} slots a layer"
+    elif layers:
+        room = _size(sum(layers))
+    else:
+        room = " + ".join(map(_size, capacity.get("card_bytes") or [capacity["total_bytes"]]))
+    own = capacity["scope"] == "layer" and slots is None
+    return f"{room}, scope {capacity['scope']}" + (f", quotas {quotas}" if own else "")
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / GIB:.2f} GiB" if nbytes >= GIB else f"{nbytes / MIB:.1f} MiB"
 
 
 @dataclass

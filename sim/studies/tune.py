@@ -21,6 +21,7 @@ from pydantic import (
     StrictFloat,
     StrictInt,
     StrictStr,
+    field_validator,
     model_validator,
 )
 
@@ -58,6 +59,14 @@ class Parameter(BaseModel):
     step: Bound | None = None
     log: bool = False
     values: list[StrictStr | StrictBool | StrictInt | FiniteFloat] | None = None
+
+    @field_validator("values", mode="before")
+    @classmethod
+    def _policies_in_words(cls, values: Any) -> Any:
+        """In Python a policy or its class may stand for its words."""
+        from expert_residency.policies import words_of
+
+        return [words_of(value) for value in values] if isinstance(values, list) else values
 
     @model_validator(mode="after")
     def _one_kind(self) -> Parameter:

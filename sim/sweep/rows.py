@@ -16,7 +16,7 @@ from expert_residency.sim.choices.spec import FIELDS, RunSpec
 from expert_residency.sim.runs.simulate import vram_needs
 from expert_residency.sim.sweep.cells import Cell
 from expert_residency.sim.timed.binding import binding_sentence
-from expert_residency.sim.timed.result import CAUSES, TIERS, RunResult
+from expert_residency.sim.timed.result import CAUSES, TIERS, RunResult, compared
 from expert_residency.traces import RoutingTrace
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def room_row(trace: RoutingTrace, spec: RunSpec) -> Row:
 
 def result_row(result: RunResult) -> Row:
     """What a run found."""
-    prefetch, requests = result.prefetch, result.by_request()
+    prefetch, requests = result.prefetch, compared(result.requests())
     return {
         "status": OK,
         "tokens": int(result.pass_emits.sum()),

@@ -14,7 +14,7 @@ from expert_residency.policies.protocol import AdmissionPolicy, Event
 from expert_residency.sim.testing.cases import capacities, random_trace
 from expert_residency.sim.testing.compiled import ArrayPool
 from expert_residency.sim.testing.compiling import check_compiles_admission
-from expert_residency.sim.testing.shared import SEEDS, Replayed, declared, same_on
+from expert_residency.sim.testing.shared import SEEDS, Replayed, declared, instance, same_on
 from expert_residency.sim.testing.strict import StrictPool
 from expert_residency.sim.testing.watched import WatchedPool, replay_watched
 
@@ -109,13 +109,14 @@ ADMISSION_CHECKS: tuple[Callable[[AdmissionPolicy], None], ...] = (
 )
 
 
-def check_admission(policy: AdmissionPolicy) -> None:
-    """Run every check.
+def check_admission(policy: AdmissionPolicy | type[AdmissionPolicy]) -> None:
+    """Run every check on a policy, or on a class with its defaults.
 
     Raises
     ------
     AssertionError
         The first law that does not hold, with the policy's name.
     """
+    policy = instance(policy, AdmissionPolicy)
     for check in ADMISSION_CHECKS:
         check(policy)

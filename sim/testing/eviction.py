@@ -17,7 +17,7 @@ from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.testing.cases import capacities, random_trace
 from expert_residency.sim.testing.compiled import ArrayPool
 from expert_residency.sim.testing.compiling import check_compiles_eviction
-from expert_residency.sim.testing.shared import SEEDS, Replayed, declared, same_on
+from expert_residency.sim.testing.shared import SEEDS, Replayed, declared, instance, same_on
 from expert_residency.sim.testing.strict import StrictPool
 from expert_residency.sim.testing.watched import WatchedPool, replay_watched, visited_pool
 
@@ -136,13 +136,14 @@ EVICTION_CHECKS: tuple[Callable[[EvictionPolicy], None], ...] = (
 )
 
 
-def check_eviction(policy: EvictionPolicy) -> None:
-    """Run every check.
+def check_eviction(policy: EvictionPolicy | type[EvictionPolicy]) -> None:
+    """Run every check on a policy, or on a class with its defaults.
 
     Raises
     ------
     AssertionError
         The first law that does not hold, with the policy's name.
     """
+    policy = instance(policy, EvictionPolicy)
     for check in EVICTION_CHECKS:
         check(policy)

@@ -16,7 +16,7 @@ from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.testing.cases import random_trace
 from expert_residency.sim.testing.compiled import Arrays, as_arrays, jit
 from expert_residency.sim.testing.compiling import check_compiles_prefetch
-from expert_residency.sim.testing.shared import declared
+from expert_residency.sim.testing.shared import declared, instance
 from expert_residency.sim.testing.strict import StrictLists, strict
 from expert_residency.traces import RoutingTrace
 from expert_residency.traces.trace import IntArray
@@ -160,13 +160,14 @@ PREFETCH_CHECKS: tuple[Callable[[PrefetchPolicy], None], ...] = (
 )
 
 
-def check_prefetch(policy: PrefetchPolicy) -> None:
-    """Run every check.
+def check_prefetch(policy: PrefetchPolicy | type[PrefetchPolicy]) -> None:
+    """Run every check on a policy, or on a class with its defaults.
 
     Raises
     ------
     AssertionError
         The first law that does not hold, with the policy's name.
     """
+    policy = instance(policy, PrefetchPolicy)
     for check in PREFETCH_CHECKS:
         check(policy)

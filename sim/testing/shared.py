@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from expert_residency.policies.protocol import Policy
 from expert_residency.sim.choices.capacity import Capacity
@@ -22,6 +22,27 @@ class Replayed(Protocol):
     ) -> tuple[list[int], CachePool]:
         """Replay a trace."""
         ...
+
+
+P = TypeVar("P", bound=Policy)
+
+
+def instance(policy: P | type[P], kind: type[Policy]) -> P:
+    """A policy to check; of a class, the one with its defaults.
+
+    Raises
+    ------
+    AssertionError
+        It is of another kind, or a class with a parameter that has no default.
+    """
+    cls = policy if isinstance(policy, type) else type(policy)
+    assert issubclass(cls, kind), f"{cls.__name__} is no {kind.__name__}"
+    if not isinstance(policy, type):
+        return policy
+    try:
+        return policy()
+    except TypeError as error:
+        raise AssertionError(f"{cls.__name__} cannot be made with defaults ({error}): give an instance") from None
 
 
 def declared(policy: Policy, kind: type[Policy]) -> None:

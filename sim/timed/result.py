@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -274,16 +275,23 @@ class RunResult:
         """Decoding time over decoded tokens; None without any."""
         return self.decode_ns / self.decode_tokens / 1e6 if self.decode_tokens else None
 
-    def by_request(self) -> list[dict[str, Any]]:
-        """Decoded tokens and decoding time of each request that decodes (of all passes, if none does)."""
-        chosen = self._decode() if self._decode().any() else np.ones(len(self.pass_ns), dtype=bool)
-        names, at = np.unique(self.pass_request[chosen], return_inverse=True)
-        tokens = np.zeros(len(names), dtype=np.int64)
-        ns = np.zeros(len(names), dtype=np.int64)
-        np.add.at(tokens, at, self.pass_emits[chosen])
-        np.add.at(ns, at, self.pass_ns[chosen])
-        rows = zip(names.tolist(), tokens.tolist(), ns.tolist(), strict=True)
-        return [{"request": name, "tokens": n, "ns": time} for name, n, time in rows]
+    def requests(self) -> list[dict[str, Any]]:
+        """Passes, tokens and time of each request, in the order in which they begin; what is undefined is None."""
+        numbers, first, at = np.unique(self.pass_request, return_index=True, return_inverse=True)
+        decode = self._decode()
+        columns: dict[str, Any] = {
+            "passes": np.ones_like(at), "tokens": self.pass_emits, "decode_tokens": self.pass_emits * decode,
+            "prefill_ns": self.pass_ns * ~decode, "decode_ns": self.pass_ns * decode,
+        }  # fmt: skip
+        sums = {name: np.zeros(len(numbers), dtype=np.int64) for name in columns}
+        for name, values in columns.items():
+            np.add.at(sums[name], at, values)
+        found = []
+        for i in np.argsort(first):
+            row = {"request": int(numbers[i])} | {name: int(column[i]) for name, column in sums.items()}
+            ns = row["decode_ns"]
+            found.append(row | {"tokens_per_s": row["decode_tokens"] * 1e9 / ns if ns else None})
+        return found
 
     def percentile_ms(self, q: float) -> float | None:
         """Percentile of the time of a decode pass, in ms."""
@@ -339,7 +347,7 @@ class RunResult:
             "ms_per_pass_p50": self.percentile_ms(50),
             "ms_per_pass_p95": self.percentile_ms(95),
             "ms_per_pass_p99": self.percentile_ms(99),
-            "by_request": self.by_request(),
+            "requests": self.requests(),
             "causes_ms_per_token": self.causes_ms_per_token(),
             "causes_ns": dict(zip(CAUSES, self.pass_causes.sum(axis=0).tolist(), strict=True)),
             "served_distinct": _table(self.served_distinct),
@@ -361,6 +369,17 @@ class RunResult:
             found["pass_ns"] = self.pass_ns.tolist()
             found["pass_causes_ns"] = self.pass_causes.tolist()
         return found
+
+
+def compared(requests: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of `RunResult.requests`, those whose decoding is compared: with `tokens` and `ns` of it; if none decodes, of
+    all their passes.
+    """
+    rows = list(requests)
+    decoding = [row for row in rows if row["decode_ns"]]
+    return [{"tokens": row["decode_tokens"], "ns": row["decode_ns"]} for row in decoding] or [
+        {"tokens": row["tokens"], "ns": row["prefill_ns"]} for row in rows
+    ]
 
 
 def _table(counts: npt.NDArray[np.int64]) -> dict[str, dict[str, int]]:

@@ -76,7 +76,7 @@ class Trust:
     nearest
         Measured runs, the nearest first, with in what they are alike.
     never
-        Aspects of the answer of which no measured run was ever predicted, in words.
+        Aspects of the answer of which no measured run was ever predicted, in words, and whether one was measured.
     """
 
     nearest: list[tuple[Measured, tuple[str, ...]]] = field(default_factory=list)
@@ -178,8 +178,10 @@ def trust(label: str, profiles: Sequence[HardwareProfile], engine: str, n: int =
     model, _, quant = label.partition("/")
     ranked: list[tuple[tuple[int, int], Measured, tuple[str, ...]]] = []
     compared: set[str] = set()
+    known: set[str] = set()
     for run in measured():
         alike = _alike(run, model, quant, profiles, engine)
+        known |= alike
         if run.errors:
             compared |= alike
         if alike & {"model", "card"}:
@@ -195,5 +197,9 @@ def trust(label: str, profiles: Sequence[HardwareProfile], engine: str, n: int =
         "quantization": quant or "that is not named",
     }
     none = set() if engine in ENGINES else {"engine"}  # `generic` is nobody's
-    never = [f"{aspect} {words[aspect]}" for aspect in ASPECTS if aspect not in compared | none]
+    never = [
+        f"{aspect} {words[aspect]} ({'measured, not predicted' if aspect in known else 'not measured'})"
+        for aspect in ASPECTS
+        if aspect not in compared | none
+    ]
     return Trust([(run, alike) for _, run, alike in ranked[:n]], never)

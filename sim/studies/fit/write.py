@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from expert_residency.hwmodels.calibrate.write import given, put, to_toml
+from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.sim.studies.fit.fit import FitResult, Fitted
+
+
+def _limited(one: Fitted, profile: HardwareProfile) -> bool:
+    """Whether a constant cannot be above the rate of the card's memory."""
+    path = one.constant.path
+    return one.constant.card == 0 and path[0] == "gpu" and path[1] in profile.gpu.limited_by_memory
 
 
 def profile_toml(result: FitResult, base: str, source: str) -> str:
@@ -28,7 +35,11 @@ def profile_toml(result: FitResult, base: str, source: str) -> str:
     profile = result.profiles[0]
     tables: dict[str, Any] = {"base": base, "name": f"{profile.name}-fitted", "aliases": []}
     tables["summary"] = f"{profile.summary}; fitted to {len(result.checked)} runs of {source}"
-    return to_toml(tables | _replaced(result, 0, source))
+    found = _replaced(result, 0, source)
+    reads = [one.value for one in result.fitted if _limited(one, profile)]
+    if max(reads, default=0.0) > profile.gpu.mem_gb_per_s.value:  # as it was: no run feels it
+        put(found, "gpu.mem_gb_per_s", given(float(f"{max(reads):.5g}"), "derived", "the fastest read of it"))
+    return to_toml(tables | found)
 
 
 def preset_toml(result: FitResult, base: str, source: str) -> str:
