@@ -161,8 +161,10 @@ def test_vram_and_split(file):
     assert kinds(answered(*vram)["caveats"]) == {"uncompared"}
     check_said(printed(*vram), {"uncompared"})
     split = ["split", "--model", MODEL, "--gpu", MACHINE, "--trace", file]
-    assert kinds(answered(*split)["caveats"]) == COUNTED | {"uncompared"}
-    check_said(printed(*split), COUNTED | {"uncompared"})
+    assert kinds(answered(*split)["caveats"]) == COUNTED | {"uncompared", "quality"}
+    check_said(printed(*split), COUNTED | {"uncompared", "quality"})
+    one = [*split, "--quant", "Q8_0"]
+    assert kinds(answered(*one)["caveats"]) == COUNTED | {"uncompared"}
     rules = [*split, "--n-cpu-moe", 2]
     assert kinds(answered(*rules)["caveats"]) == COUNTED | {"uncompared"}
     check_said(printed(*rules), COUNTED | {"uncompared"})

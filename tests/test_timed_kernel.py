@@ -7,13 +7,14 @@ import textwrap
 from collections import Counter
 from contextlib import redirect_stdout
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from expert_residency.errors import CompileError, SimError
-from expert_residency.policies import PolicyError, create
+from expert_residency.policies import PolicyError, create, policy_of
 from expert_residency.policies.eviction.lru import Lru
 from expert_residency.policies.prefetch.previous_token import PreviousToken
 from expert_residency.policies.structures import first_free
@@ -259,8 +260,10 @@ class RaisingPrefetch(PreviousToken):
 
 def with_policy(monkeypatch, kind, policy):
     """A short trace and a run whose policy of a kind is this one."""
-    for module in ("expert_residency.sim.runs.simulate", "expert_residency.sim.runs.replay"):
-        monkeypatch.setattr(f"{module}.create", lambda k, spec: policy if k == kind else create(k, spec))
+    makers = {"simulate.create": create, "replay.policy_of": policy_of}
+    for name, make in makers.items():
+        made = partial(lambda make, k, given: policy if k == kind else make(k, given), make)
+        monkeypatch.setattr(f"expert_residency.sim.runs.{name}", made)
     monkeypatch.setattr(choice, "WORTH_TIMED_LOOK_UPS", 0)
     monkeypatch.setattr(choice, "WORTH_LOOK_UPS", 0)
     trace = load("tinymoe-code").select_passes(np.arange(load("tinymoe-code").n_passes) < 3)
