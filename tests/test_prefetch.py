@@ -27,7 +27,7 @@ from expert_residency.sim.testing import PREFETCH_CHECKS
 from expert_residency.sim.testing.prefetch import predicted_trace, proposals
 from expert_residency.sim.timed.channels import DEMAND, PREFETCH, Batch, CopyEngine, SharedNet
 from expert_residency.sim.timed.engine.decisions import Decisions
-from expert_residency.sim.timed.result import CAUSES, TIERS
+from expert_residency.sim.timed.result import CAUSES, FATES, TIERS, PrefetchStats
 from expert_residency.traces import ModelGeometry, Phase, TraceBuilder, read_trace
 
 MB = 1_000_000
@@ -517,3 +517,16 @@ def test_run_score_and_predictor_say_the_same(monkeypatch):
     for one in found.known:
         stats = ran[one.prefetch].prefetch
         assert (one.recall, one.precision) == (stats.recall, stats.precision)
+
+
+def test_a_read_that_a_demand_joined_is_late_and_not_wasted_too():
+    """A staged copy is dropped after a demand has joined its read: one read, one fate."""
+    stats = PrefetchStats()
+    stats.ask(10)
+    stats.ask_drive(10)
+    stats.late_read(10)
+    stats.cancelled_copy(10, 0, 7)  # the read's account is closed
+    drive = stats.channels()["drive"]
+    assert {name: drive[name] for name in FATES} == {"useful": 0, "late": 1, "wasted": 0, "cancelled": 0}
+    assert drive["issued_bytes"] == sum(drive[f"{name}_bytes"] for name in FATES)
+    assert min(drive.values()) == 0

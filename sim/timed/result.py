@@ -136,11 +136,16 @@ class PrefetchStats:
         self.wasted_read(read_bytes, begun_bytes)
 
     def wasted_read(self, read_bytes: int, begun_bytes: int) -> None:
-        """What the drive read for a copy that nobody had; the rest of the read was stopped."""
+        """What the drive read for a copy that nobody had; the rest of the read was stopped.
+
+        Without `read_bytes` nothing counts: there was no read, or a demand had joined it, which made it late.
+        """
+        if not read_bytes:
+            return
         if begun_bytes:
             self.drive_wasted += 1
             self.drive_wasted_bytes += begun_bytes
-        elif read_bytes:
+        else:
             self.drive_cancelled += 1
         self.drive_cancelled_bytes += read_bytes - begun_bytes
 

@@ -230,10 +230,12 @@ def wasted_read(run: RunTables, key: int, begun: int) -> None:
         Bytes that had been begun.
     """
     stats, read_bytes = run.found.stats, settled(run, key)
+    if read_bytes == 0:
+        return
     if begun > 0:
         stats[DRIVE_WASTED] += 1
         stats[DRIVE_WASTED_BYTES] += begun
-    elif read_bytes > 0:
+    else:
         stats[DRIVE_CANCELLED] += 1
     stats[DRIVE_CANCELLED_BYTES] += read_bytes - begun
 
