@@ -1,0 +1,124 @@
+"""The machine of a measured row: its parts by data sheet, and which rows are held out together."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from expert_residency.errors import HardwareError
+from expert_residency.hwmodels.parts.compose import parse_link
+from expert_residency.hwmodels.parts.rows import CpuRow, GpuRow, find_cpu, find_gpu
+from expert_residency.hwmodels.runs import MeasuredRun
+
+NOT_NAMED = "a processor that is not named"
+
+
+@dataclass(frozen=True)
+class Rig:
+    """Parts of a machine.
+
+    Parameters
+    ----------
+    name
+        Card and processor: rows of one name are held out together.
+    card
+        One of its cards; a chip that shares its memory is one too.
+    cards
+        How many.
+    cpu
+        Processor; None where the row names none.
+    sockets
+        Processors.
+    ram_gb_per_s
+        Of memory in theory, all channels; 0 where no processor is named.
+    link_gb_per_s
+        What copies reach: a probe's figure, else by generation and lanes.
+    link_known
+        Whether the row says so.
+    workers
+        Threads of the pool where the row says how many, else 0.
+    """
+
+    name: str
+    card: GpuRow
+    cards: int
+    cpu: CpuRow | None
+    sockets: int
+    ram_gb_per_s: float
+    link_gb_per_s: float
+    link_known: bool
+    workers: int
+
+    @property
+    def cores(self) -> int:
+        """Of all processors."""
+        return self.cpu.cores * self.sockets if self.cpu else 0
+
+
+def machine_of(row: MeasuredRun) -> Rig | str:
+    """The machine of a row, or what is missing in words."""
+    size = re.fullmatch(r"(\d+) GB card", row.ram)
+    card = (find_gpu(f"{row.gpu}-{size[1]}gb") if size else None) or find_gpu(_plain_card(row.gpu))
+    if card is None:
+        return f"no data sheet of the card {row.gpu}"
+    cpu, sockets = _cpu(row.cpu)
+    link = _link(row.link, card)
+    name = card.label if card.shared else f"{card.label} + {cpu.label if cpu else _unnamed(row.cpu)}"
+    return Rig(
+        name, card, max(1, row.n_gpus), cpu, sockets, _memory(row.ram, cpu, sockets), link[0], link[1],
+        _workers(row.cpu),
+    )  # fmt: skip
+
+
+def held_out(one: str, other: str) -> bool:
+    """Whether two machines may be one: of one name, or of one card where a processor is not named."""
+    if one == other:
+        return True
+    (card, _, cpu), (card2, _, cpu2) = one.partition(" + "), other.partition(" + ")
+    return card == card2 and (NOT_NAMED in (cpu, cpu2))
+
+
+def _plain_card(text: str) -> str:
+    text = re.sub(r"\b\d+ W\b|\bunified\b|^Apple ", " ", text)
+    text = re.sub(r"(M\d \w+|GB10|DGX Spark).*", r"\1", text)
+    return re.sub(r"^AMD Ryzen.*780M$", "780M", " ".join(text.split()))
+
+
+def _cpu(text: str) -> tuple[CpuRow | None, int]:
+    """The processor in a row's words: `Core i9-13900HX (23 workers, AVX2)`."""
+    plain = re.sub(r"\(.*|\bAVX-?\d*\b|\b\d+-Core.*|\b\d+c\b.*|w/.*|\bAMD\b|\bIntel\b", " ", text)
+    plain = re.sub(r"\bTR\b|\bRyzen Threadripper\b", "Threadripper", plain)
+    plain = " ".join(plain.split())
+    if not plain:
+        return None, 1
+    try:
+        return find_cpu(plain)
+    except HardwareError:
+        return None, 1
+
+
+def _unnamed(text: str) -> str:
+    return text if re.search(r"\d+ workers", text) else NOT_NAMED
+
+
+def _workers(text: str) -> int:
+    found = re.search(r"\b(\d+) workers", text)
+    return int(found[1]) + ("host" in text) if found else 0
+
+
+def _memory(text: str, cpu: CpuRow | None, sockets: int) -> float:
+    """Theory of all channels in GB/s: as fitted, or the fastest that the processor's maker names."""
+    if cpu is None:
+        return 0.0
+    speed = re.search(r"DDR\d-(\d{4})", text)
+    channels = re.search(r"(\d+)-ch", text)
+    per_socket = int(channels[1]) if channels else cpu.channels
+    return sockets * per_socket * 8 * (int(speed[1]) if speed else cpu.mt_per_s) / 1000
+
+
+def _link(text: str, card: GpuRow) -> tuple[float, bool]:
+    if found := re.search(r"([\d.]+) GB/s", text):
+        return float(found[1]), "SSD" not in text
+    if found := re.search(r"PCIe(\d) x(\d+)", text):
+        return parse_link(f"{found[1]}.0x{found[2]}")[1], True
+    return (parse_link(card.link)[1] if card.link else card.mem_gb_per_s / 2), False
