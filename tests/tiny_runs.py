@@ -107,11 +107,12 @@ def profiles(draw, base: str) -> HardwareProfile:
             "dispatch_us": whole(draw(us)),
         }
     )  # fmt: skip
+    slow_rate = st.sampled_from([0.1, 1.0, 2.0])  # so slow that reads queue up and are given up before they begin
     disk = card.disk.model_copy(
         update={
-            "seq_gb_per_s": whole(draw(rate)), "latency_us": whole(draw(us)),
-            "lanes": whole(draw(st.integers(1, 3))), "lane_gb_per_s": whole(draw(rate)),
-            "mmap_fault_gb_per_s": whole(1.0), "read_ahead_gb_per_s": whole(2.0),
+            "seq_gb_per_s": whole(draw(slow_rate)), "latency_us": whole(draw(us)),
+            "lanes": whole(draw(st.integers(1, 3))), "lane_gb_per_s": whole(draw(slow_rate)),
+            "mmap_fault_gb_per_s": whole(draw(slow_rate)), "read_ahead_gb_per_s": whole(draw(slow_rate)),
         }
     )  # fmt: skip
     dram = card.dram.model_copy(update={"stream_gb_per_s": whole(draw(st.sampled_from([2.0, 4.0, 100.0])))})
