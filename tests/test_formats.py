@@ -528,6 +528,7 @@ def test_a_tables_predictions_are_kept_by_falling_score(tmp_path: Path) -> None:
     offsets, experts = trace.predictions[1]
     assert offsets.tolist() == [0, 3, 6, 9, 12]
     assert experts.tolist() == [6, 1, 4, 1, 6, 4] * 2
+    np.testing.assert_allclose(trace.prediction_scores[1], [0.7, 0.2, 0.1, 1.2, 0.7, 0.1] * 2, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

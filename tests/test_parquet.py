@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from expert_residency.errors import FileError
+from expert_residency.sim.sweep.stored import open_stored, store
 from expert_residency.traces import (
     ModelGeometry,
     Phase,
@@ -24,6 +25,7 @@ from expert_residency.traces import (
     read_trace,
     write_parquet,
 )
+from expert_residency.traces.join import joined
 
 
 @st.composite
@@ -58,6 +60,9 @@ def routing_traces(draw: st.DrawFn) -> RoutingTrace:
         ]
         offsets = np.cumsum([0, *map(len, sets)]).astype(np.int64)
         trace.predictions[depth] = offsets, np.asarray([e for s in sets for e in s], dtype=np.int16)
+        if draw(st.booleans()):
+            scores = [sorted((draw(st.floats(-9, 9, width=32)) for _ in s), reverse=True) for s in sets]
+            trace.prediction_scores[depth] = np.asarray([x for s in scores for x in s], dtype=np.float32)
     return trace
 
 
@@ -86,6 +91,9 @@ def test_round_trip_keeps_everything(trace: RoutingTrace) -> None:
     assert back.meta == trace.meta
     assert back.predictions.keys() == trace.predictions.keys()
     np.testing.assert_array_equal(back.keys, trace.keys)
+    assert back.prediction_scores.keys() == trace.prediction_scores.keys()
+    for depth, scores in trace.prediction_scores.items():
+        np.testing.assert_array_equal(back.prediction_scores[depth], scores)
 
 
 @given(routing_traces(), st.randoms(use_true_random=False))
@@ -93,13 +101,14 @@ def test_round_trip_keeps_everything(trace: RoutingTrace) -> None:
 def test_order_of_the_rows_in_the_file_does_not_matter(trace: RoutingTrace, random: object) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.parquet"
-        write_parquet(replace(trace, predictions={}), path)
+        trace = replace(trace, predictions={}, prediction_scores={})
+        write_parquet(trace, path)
         table = pq.read_table(path)
         order = list(range(table.num_rows))
         random.shuffle(order)  # type: ignore[attr-defined]
         pq.write_table(table.take(order), path)
         back = read_trace(path)
-    assert back.content_hash == replace(trace, predictions={}).content_hash
+    assert back.content_hash == trace.content_hash
 
 
 def test_equal_traces_give_equal_bytes(trace: RoutingTrace, tmp_path: Path) -> None:
@@ -114,7 +123,8 @@ def test_hash_sees_weights_and_predictions(trace: RoutingTrace) -> None:
     told = replace(
         trace, predictions={1: (np.arange(trace.n_events + 1), np.zeros(trace.n_events, dtype=np.int16))}
     )
-    assert len({t.content_hash for t in (trace, lighter, replace(trace, row_weights=None), told)}) == 4
+    scored = replace(told, prediction_scores={1: np.full(trace.n_events, 0.5, dtype=np.float32)})
+    assert len({t.content_hash for t in (trace, lighter, replace(trace, row_weights=None), told, scored)}) == 5
 
 
 def test_columns_are_as_documented(trace: RoutingTrace, tmp_path: Path) -> None:
@@ -139,6 +149,63 @@ def test_predictions_of_several_rows_are_united(trace: RoutingTrace, tmp_path: P
     offsets, experts = read_trace(path).predictions[2]
     assert experts.tolist() == [3, 1, 4]
     assert offsets.tolist() == [0, *([3] * trace.n_events)]
+    table = table.append_column("predicted_d2", pa.array(lists, pa.list_(pa.int16())))
+    scores = [[0.5, 0.25], [0.75, 0.125], [], *([[]] * (table.num_rows - 3))]
+    pq.write_table(table.append_column("score_d2", pa.array(scores, pa.list_(pa.float32()))), path)
+    scored = read_trace(path)
+    assert scored.predictions[2][1].tolist() == [1, 3, 4]  # by an expert's highest score
+    assert scored.prediction_scores[2].tolist() == [0.75, 0.5, 0.125]
+    pq.write_table(table.append_column("score_d2", pa.array([[0.5], *scores[1:]], pa.list_(pa.float32()))), path)
+    assert "1 score_d2 for 2 predicted_d2" in refused(path)
+    pq.write_table(table.append_column("score_d1", pa.array(scores, pa.list_(pa.float32()))), path)
+    assert "column score_d1 without predicted_d1" in refused(path)
+
+
+def test_scores_belong_to_predictions_and_fall(trace: RoutingTrace) -> None:
+    offsets = np.asarray([0, *([2] * trace.n_events)])
+    told = replace(trace, predictions={1: (offsets, np.asarray([3, 1], dtype=np.int16))})
+    for scores, says in (
+        ({1: [0.25, 0.5]}, "pass 0, layer 1: predictions of depth 1 are not in falling order of score"),
+        ({1: [0.5]}, "1 scores for 2 predictions of depth 1"),
+        ({2: [0.5, 0.25]}, "scores of depth 2, but no predictions of it"),
+        ({1: [0.5, float("nan")]}, "a score of depth 1 is no number"),
+    ):
+        with pytest.raises(TraceError, match=says):
+            replace(told, prediction_scores={d: np.asarray(s, dtype=np.float32) for d, s in scores.items()})
+
+
+def test_a_builder_takes_predictions_with_scores() -> None:
+    builder = TraceBuilder(ModelGeometry("small", (1, 2), 6, 2, (10, 20), (1, 1)))
+    builder.begin_pass(Phase.PREFILL)
+    builder.row(2, [0, 1], predicted={1: [4, 5]}, scores={1: [0.1, 0.9]})
+    builder.row(1, [2, 3])
+    builder.row(2, [1, 0], predicted={1: [4, 3]}, scores={1: [0.5, 0.2]})
+    builder.row(1, [3, 2])
+    trace = builder.build()
+    assert trace.predictions[1][0].tolist() == [0, 0, 3]
+    assert trace.predictions[1][1].tolist() == [5, 4, 3]
+    np.testing.assert_allclose(trace.prediction_scores[1], [0.9, 0.5, 0.2])
+    cut = trace.select_passes(np.asarray([True]))
+    assert cut.content_hash == trace.content_hash
+    with tempfile.TemporaryDirectory() as folder:
+        assert open_stored(store(trace, Path(folder))).content_hash == trace.content_hash
+    files = [Path("a"), Path("b")]
+    both = joined([trace, trace], files)
+    np.testing.assert_allclose(both.prediction_scores[1], [0.9, 0.5, 0.2] * 2)
+    assert both.select_passes(np.asarray([False, True])).content_hash != trace.content_hash  # another request
+    unscored = joined([trace, replace(trace, prediction_scores={})], files)
+    assert (list(unscored.predictions), unscored.prediction_scores) == ([1], {})
+    assert (
+        "scores of predictions 1 layer(s) ahead are left out, which not all files have" in unscored.meta["notes"]
+    )
+    bare = joined([trace, replace(trace, predictions={}, prediction_scores={})], files)
+    assert "predictions 1 layer(s) ahead are left out, which not all files have" in bare.meta["notes"]
+    with pytest.raises(TraceError, match="1 scores for 2 predictions of depth 1"):
+        builder.row(1, [2, 3], predicted={1: [1, 2]}, scores={1: [0.5]})
+    with pytest.raises(TraceError, match="scores of depth 1 on some rows only"):
+        builder.row(1, [2, 3], predicted={1: [1, 2]})
+    with pytest.raises(TraceError, match="scores of depth 2, but nothing predicted"):
+        builder.row(1, [2, 3], scores={2: [0.5]})
 
 
 def unsealed(table: pa.Table) -> pa.Table:

@@ -125,6 +125,15 @@ def test_a_prediction_is_the_later_router_on_the_earlier_input(model: Any) -> No
             got = set(experts[offsets[event] : offsets[event + 1]].tolist())
             layer = int(trace.event_layer[event])
             assert got == (chosen[event - depth] if layer >= depth else set())
+    weights = trace.row_weights[: 3 * TOP_K].reshape(3, TOP_K)  # what layer 0 chose for the prompt's rows
+    best: dict[int, float] = {}
+    for expert, weight in zip(trace.row_experts[: 3 * TOP_K].tolist(), weights.flatten().tolist(), strict=True):
+        best[expert] = max(best.get(expert, 0.0), weight)
+    lo, hi = trace.predictions[1][0][1:3]
+    scores = dict(
+        zip(trace.predictions[1][1][lo:hi].tolist(), trace.prediction_scores[1][lo:hi].tolist(), strict=True)
+    )
+    assert scores == pytest.approx(best, rel=1e-5)
 
 
 def test_sizes_are_counted_over_the_parameters(model: Any) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from expert_residency.errors import TraceError
+from expert_residency.traces.ahead import united
 from expert_residency.traces.geometry import ModelGeometry
-from expert_residency.traces.trace import Phase, RoutingTrace, assemble
+from expert_residency.traces.trace import IntArray, Phase, RoutingTrace, assemble
 from expert_residency.traces.whole import check_whole, lacking, only_layers_seen
 
 
@@ -30,6 +31,7 @@ class TraceBuilder:
         self._experts: list[Sequence[int]] = []
         self._weights: list[Sequence[float]] | None = None
         self._residency: list[Sequence[int]] | None = None
+        self._predicted: dict[int, list[tuple[int, Sequence[int], Sequence[float] | None]]] = {}
 
     def begin_pass(self, phase: Phase, *, request: int = 0, emits: int | None = None) -> int:
         """Start a pass; returns its number. `emits` is 1 unless said.
@@ -59,6 +61,8 @@ class TraceBuilder:
         position: int = -1,
         weights: Sequence[float] | None = None,
         residency: Sequence[int] | None = None,
+        predicted: Mapping[int, Sequence[int]] | None = None,
+        scores: Mapping[int, Sequence[float]] | None = None,
         pass_index: int | None = None,
     ) -> None:
         """Add one routing row of the current pass (or of `pass_index`); `layer` as the model numbers it.
@@ -75,13 +79,18 @@ class TraceBuilder:
             (k,) mixing weights; on every row or on none.
         residency
             (k,) 0 miss, 1 hit, 2 prefetched, -1 unknown; on every row or on none.
+        predicted
+            By look-ahead depth in layers, the experts that were predicted for this layer.
+        scores
+            By depth, a score for each of `predicted`; on every predicted row of a depth or on none.
         pass_index
             Number of the pass; the current one if None.
 
         Raises
         ------
         TraceError
-            No such layer, no pass yet, or weights or residency on some rows only.
+            No such layer, no pass yet, weights or residency on some rows only, or scores of other experts than
+            those predicted.
         """
         index = self._layer_index.get(layer)
         if index is None:
@@ -93,6 +102,20 @@ class TraceBuilder:
         self._experts.append(experts)
         self._weights = _aligned(self._weights, weights, len(self._rows), "weights")
         self._residency = _aligned(self._residency, residency, len(self._rows), "residency")
+        self._look_ahead(predicted or {}, scores or {})
+
+    def _look_ahead(self, predicted: Mapping[int, Sequence[int]], scores: Mapping[int, Sequence[float]]) -> None:
+        row = len(self._rows) - 1
+        if extra := set(scores) - set(predicted):
+            raise TraceError(f"row {row}: scores of depth {min(extra)}, but nothing predicted")
+        for depth, ids in predicted.items():
+            own = scores.get(depth)
+            known = self._predicted.setdefault(depth, [])
+            if own is not None and len(own) != len(ids):
+                raise TraceError(f"row {row}: {len(own)} scores for {len(ids)} predictions of depth {depth}")
+            if known and (known[0][2] is None) != (own is None):
+                raise TraceError(f"row {row}: scores of depth {depth} on some rows only")
+            known.append((row, ids, own))
 
     def build(self, *, whole: bool = True, partial: bool = False) -> RoutingTrace:
         """Sort, validate and freeze.
@@ -133,11 +156,34 @@ class TraceBuilder:
             row_residency=None if self._residency is None else np.concatenate(self._residency),
             meta=self.meta,
         )
+        trace = self._with_predictions(trace, rows)
         trace = only_layers_seen(trace) if partial else trace
         if not whole and lacking(trace):
             return replace(trace, meta=trace.meta | {"incomplete": True})
         check_whole(trace)
         return trace
+
+    def _with_predictions(self, trace: RoutingTrace, rows: IntArray) -> RoutingTrace:
+        """The trace with what rows were given as predicted, as sets of events."""
+        predictions, scored = {}, {}
+        event = np.unique(rows[:, 0] * self.geometry.n_layers + rows[:, 1], return_inverse=True)[1].reshape(-1)
+        for depth, known in sorted(self._predicted.items()):
+            own = None
+            if known[0][2] is not None:
+                own = np.asarray([s for _, _, scores in known for s in scores or ()], dtype=np.float32)
+            at = event[[row for row, _, _ in known]]
+            counts = np.asarray([len(ids) for _, ids, _ in known])
+            flat = np.asarray([e for _, ids, _ in known for e in ids], dtype=np.int64)
+            try:
+                offsets, experts, kept = united(
+                    at, counts, flat, own, n_events=trace.n_events, experts=self.geometry.experts
+                )
+            except TraceError as error:
+                raise TraceError(f"predictions of depth {depth}: {error}") from None
+            predictions[depth] = offsets, experts
+            if kept is not None:
+                scored[depth] = kept
+        return replace(trace, predictions=predictions, prediction_scores=scored)
 
 
 def _aligned(column: list[Any] | None, value: Sequence[Any] | None, n_rows: int, what: str) -> list[Any] | None:

@@ -60,6 +60,7 @@ def describe(trace: RoutingTrace) -> dict[str, Any]:
         "has_weights": trace.row_weights is not None,
         "has_residency": trace.row_residency is not None,
         "prediction_depths": sorted(trace.predictions),
+        "score_depths": sorted(trace.prediction_scores),
         "token_cycle_bytes": g.token_cycle_bytes,
         "token_cycle_mib": g.token_cycle_bytes / 2**20,
         "lru_floor_bytes": g.lru_floor_bytes(int(k.min())),

@@ -61,6 +61,16 @@ def joined(traces: Sequence[RoutingTrace], files: Sequence[Path], join: str = "r
         columns[name] = np.concatenate(values) if all(v is not None for v in values) else None
         if columns[name] is None and any(v is not None for v in values):
             notes.append(f"{name.removeprefix('row_')} are left out, which not all files have")
+    scored = depths.intersection(*(trace.prediction_scores for trace in traces))
+    scores = {
+        depth: np.concatenate([trace.prediction_scores[depth] for trace in traces]) for depth in sorted(scored)
+    }
+    some = set[int]().union(*(trace.predictions for trace in traces)) - depths
+    some_scored = set[int]().union(*(trace.prediction_scores for trace in traces)) & depths - scored
+    for what, lost in (("predictions", some), ("scores of predictions", some_scored)):
+        if lost:
+            ahead = ", ".join(map(str, sorted(lost)))
+            notes.append(f"{what} {ahead} layer(s) ahead are left out, which not all files have")
     shift = csr_offsets(np.asarray([trace.n_passes for trace in traces]))
     return RoutingTrace(
         geometry=first.geometry.with_top_k(top_k),
@@ -83,6 +93,7 @@ def joined(traces: Sequence[RoutingTrace], files: Sequence[Path], join: str = "r
             )
             for depth in sorted(depths)
         },
+        prediction_scores=scores,
         meta=first.meta
         | {
             "source_file": ", ".join(file.name for file in files) if len(files) < 4 else f"{len(files)} files",

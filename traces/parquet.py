@@ -13,10 +13,12 @@ experts    list<int16>             ids, best rank first
 weights    list<float32>           mixing weights, as long as `experts`, or null on every row
 residency  list<int8>              only if the engine reported it: 0 miss, 1 hit, 2 prefetched, -1 unknown
 predicted_d<n>  list<int16>        only if recorded: what was predicted for this layer n layers ahead
+score_d<n> list<float32>           only if recorded: the scores of `predicted_d<n>`, as long
 ========== ======================= ============================================================
 
 A look-ahead prediction belongs to an event, so an event's predicted set is the union of its rows' lists, in
-the order in which they first occur; the writer puts the whole set on the event's first row.
+the order in which they first occur, or, where they have scores, in falling order of an expert's highest; the
+writer puts the whole set on the event's first row.
 
 File metadata, key `expert_residency`: JSON with `format_version`, `geometry` (`ModelGeometry.to_dict`),
 `emits` (pass number to tokens, only for passes that emit other than one) and `meta` (`source_engine`,
@@ -38,6 +40,7 @@ import numpy.typing as npt
 
 from expert_residency.errors import TraceError
 from expert_residency.files import atomic
+from expert_residency.traces.ahead import united
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.header import FORMAT_VERSION, check_content, parse, seal
 from expert_residency.traces.sizes import check_unpacked
@@ -51,7 +54,7 @@ METADATA_KEY = b"expert_residency"
 _REQUIRED = ("request", "pass", "row", "phase", "position", "layer", "experts")
 _OPTIONAL = ("weights", "residency")
 _ROWS_PER_GROUP = 1 << 18
-_PREDICTED = re.compile(r"predicted_d(\d{1,4})")
+_PREDICTED = re.compile(r"(?:predicted|score)_d(\d{1,4})")
 _VALUE_BYTES = 8
 """Of a value in memory, at most."""
 
@@ -96,7 +99,10 @@ def _schema(trace: RoutingTrace) -> pa.Schema:
     ]
     if trace.row_residency is not None:
         fields.append(("residency", pa.list_(pa.int8())))
-    fields += [(f"predicted_d{depth}", pa.list_(pa.int16())) for depth in sorted(trace.predictions)]
+    for depth in sorted(trace.predictions):
+        fields.append((f"predicted_d{depth}", pa.list_(pa.int16())))
+        if depth in trace.prediction_scores:
+            fields.append((f"score_d{depth}", pa.list_(pa.float32())))
     return pa.schema(fields)
 
 
@@ -134,7 +140,10 @@ def _group(trace: RoutingTrace, start: int, stop: int, schema: pa.Schema) -> pa.
         per_row = np.where(first, np.diff(at)[event], 0)
         offset = csr_offsets(per_row)
         begin = int(at[event[0]]) if first[0] else int(at[event[0] + 1])
-        columns[f"predicted_d{depth}"] = lists(values[begin : begin + int(offset[-1])], pa.int16(), offset)
+        stop_at = begin + int(offset[-1])
+        columns[f"predicted_d{depth}"] = lists(values[begin:stop_at], pa.int16(), offset)
+        if depth in trace.prediction_scores:
+            columns[f"score_d{depth}"] = lists(trace.prediction_scores[depth][begin:stop_at], pa.float32(), offset)
     arrays = [c if isinstance(c, pa.Array) else pa.array(c, schema.field(n).type) for n, c in columns.items()]
     return pa.Table.from_arrays(arrays, schema=schema)
 
@@ -221,6 +230,9 @@ def _header(file: pq.ParquetFile, path: object) -> tuple[dict[str, Any], ModelGe
     unknown = [n for n in names if n not in (*_REQUIRED, *_OPTIONAL) and not _PREDICTED.fullmatch(n)]
     if unknown:
         raise TraceError(f"unknown column(s) {', '.join(unknown)}", path=path)
+    for name in names:
+        if name.startswith("score_d") and (of := name.replace("score", "predicted")) not in names:
+            raise TraceError(f"column {name} without {of}", path=path)
     return found
 
 
@@ -299,8 +311,8 @@ def read_table(
     except TraceError as error:
         raise TraceError(str(error), path=path) from None
     for name in names:
-        if match := _PREDICTED.fullmatch(name):
-            trace.predictions[int(match[1])] = _predictions(file, name, trace, order, path)
+        if (match := _PREDICTED.fullmatch(name)) and name.startswith("predicted"):
+            _add_predictions(file, int(match[1]), trace, order, path)
     return trace
 
 
@@ -340,7 +352,8 @@ def _lists(file: pq.ParquetFile | pa.Table, name: str, path: object) -> tuple[In
     column = _column(file, name)
     if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
         raise TraceError(f"column {name} is {column.type}, expected a list", path=path)
-    kind, is_kind = ("numbers", pa.types.is_floating) if name == "weights" else ("integers", pa.types.is_integer)
+    of_floats = name == "weights" or name.startswith("score_d")
+    kind, is_kind = ("numbers", pa.types.is_floating) if of_floats else ("integers", pa.types.is_integer)
     if not is_kind(column.type.value_type):
         raise TraceError(f"column {name} has lists of {column.type.value_type}, expected {kind}", path=path)
     counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
@@ -353,29 +366,41 @@ def _lists(file: pq.ParquetFile | pa.Table, name: str, path: object) -> tuple[In
 def _aligned(
     file: pq.ParquetFile | pa.Table, name: str, counts: IntArray, path: object
 ) -> npt.NDArray[Any] | None:
+    """Flat values of a column that has one for each expert of every row, or none at all."""
+    return _of_ids(file, name, counts, path) if _lists(file, name, path)[0].any() else None
+
+
+def _of_ids(file: pq.ParquetFile | pa.Table, name: str, counts: IntArray, path: object) -> npt.NDArray[Any]:
+    """Flat values of a column that has one for each id of every row."""
     found, values = _lists(file, name, path)
-    if not found.any():
-        return None
     wrong = np.flatnonzero(found != counts)
     if len(wrong):
         at = int(wrong[0])
-        raise TraceError(f"{int(found[at])} {name} for {int(counts[at])} experts", path=path, place=f"row {at}")
+        of = name.replace("score", "predicted") if name.startswith("score_d") else "experts"
+        raise TraceError(f"{int(found[at])} {name} for {int(counts[at])} {of}", path=path, place=f"row {at}")
     return values
 
 
-def _predictions(
-    file: pq.ParquetFile | pa.Table, name: str, trace: RoutingTrace, order: IntArray, path: object
-) -> tuple[IntArray, IntArray]:
-    """Union over each event's rows, in order of first occurrence."""
-    counts, values = _lists(file, name, path)
-    values = values[ragged_take(csr_offsets(counts), order)].astype(np.int64)
-    experts = trace.geometry.experts
-    if len(values) and not 0 <= int(values.min()) <= int(values.max()) < experts:
-        raise TraceError(f"column {name}: expert id outside 0..{experts - 1}", path=path)
-    event = np.repeat(np.repeat(np.arange(trace.n_events), trace.event_rows), counts[order])
-    first = np.sort(np.unique(event * experts + values, return_index=True)[1])
-    per_event = np.bincount(event[first], minlength=trace.n_events)
-    return csr_offsets(per_event), values[first].astype(np.int16)
+def _add_predictions(
+    file: pq.ParquetFile | pa.Table, depth: int, trace: RoutingTrace, order: IntArray, path: object
+) -> None:
+    """Predictions of a depth, with scores where the file has them, into the trace; raises as `read_parquet`."""
+    name, scored = f"predicted_d{depth}", f"score_d{depth}"
+    counts, ids = _lists(file, name, path)
+    names = file.schema_arrow.names if hasattr(file, "schema_arrow") else file.column_names
+    scores = _of_ids(file, scored, counts, path) if scored in names else None
+    taken = ragged_take(csr_offsets(counts), order)
+    event = np.repeat(np.arange(trace.n_events), trace.event_rows)
+    try:
+        offsets, experts, kept = united(
+            event, counts[order], ids[taken].astype(np.int64), None if scores is None else scores[taken],
+            n_events=trace.n_events, experts=trace.geometry.experts,
+        )  # fmt: skip
+    except TraceError as error:
+        raise TraceError(f"column {name}: {error}", path=path) from None
+    trace.predictions[depth] = offsets, experts
+    if kept is not None:
+        trace.prediction_scores[depth] = kept
 
 
 def _layer_index(layer: IntArray, geometry: ModelGeometry, path: object) -> IntArray:

@@ -25,8 +25,9 @@ import numpy.typing as npt
 
 from expert_residency.errors import TraceError
 from expert_residency.families import quant_family
+from expert_residency.traces.ahead import united
 from expert_residency.traces.geometry import ModelGeometry
-from expert_residency.traces.trace import IntArray, Phase, RoutingTrace, assemble
+from expert_residency.traces.trace import Phase, RoutingTrace, assemble
 
 if TYPE_CHECKING:
     import torch
@@ -163,8 +164,10 @@ class _Notes:
     weights: list[npt.NDArray[np.float32]] = field(default_factory=list)
     place: list[tuple[int, int, int]] = field(default_factory=list)
     """(pass, layer index, first position) of each event."""
-    predicted: dict[tuple[int, int, int], npt.NDArray[np.int64]] = field(default_factory=dict)
-    """(depth, pass, layer index) to the set predicted for that event, in order of first occurrence."""
+    predicted: dict[tuple[int, int, int], tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]] = field(
+        default_factory=dict
+    )
+    """(depth, pass, layer index) to what was predicted for that event's rows, and the weights it was given."""
 
 
 @contextmanager
@@ -187,9 +190,10 @@ def _watched(routers: Sequence[Router], where: Callable[[], tuple[int, int]], lo
             if number != pass_index:
                 continue
             named = kwargs if args else kwargs | {next(iter(kwargs)): earlier}
-            guess, _ = router.decide(router.module.forward(*((earlier, *args[1:]) if args else ()), **named))
-            flat = guess.flatten().cpu().numpy()
-            notes.predicted[depth, pass_index, index] = flat[np.sort(np.unique(flat, return_index=True)[1])]
+            guess, scores = router.decide(router.module.forward(*((earlier, *args[1:]) if args else ()), **named))
+            notes.predicted[depth, pass_index, index] = (
+                guess.flatten().cpu().numpy(), scores.float().flatten().cpu().numpy()
+            )  # fmt: skip
         held[index] = pass_index, args[0] if args else next(iter(kwargs.values()))
         held.pop(index - look_ahead, None)
 
@@ -240,8 +244,8 @@ def record(
     Returns
     -------
     RoutingTrace
-        With weights, phases, positions and predictions. A prefill pass emits no token, but the last of a
-        request emits one.
+        With weights, phases, positions and predictions with their scores. A prefill pass emits no token, but
+        the last of a request emits one.
 
     Raises
     ------
@@ -320,16 +324,24 @@ def _trace(
         row_weights=np.concatenate(seen.weights).reshape(-1),
         meta=meta,
     )
-    return replace(trace, predictions=_predictions(trace, seen))
+    return _with_predictions(trace, seen)
 
 
-def _predictions(trace: RoutingTrace, seen: _Notes) -> dict[int, tuple[IntArray, IntArray]]:
-    """CSR by event for each depth; events that nothing could predict have an empty set."""
-    out: dict[int, tuple[IntArray, IntArray]] = {}
-    events = list(zip(trace.event_pass.tolist(), trace.event_layer.tolist(), strict=True))
-    none = np.zeros(0, dtype=np.int64)
+def _with_predictions(trace: RoutingTrace, seen: _Notes) -> RoutingTrace:
+    """The trace with look-ahead and its scores; events that nothing could predict have an empty set."""
+    predictions, scored = {}, {}
+    events = zip(trace.event_pass.tolist(), trace.event_layer.tolist(), strict=True)
+    place = {event: i for i, event in enumerate(events)}
     for depth in sorted({depth for depth, _, _ in seen.predicted}):
-        parts = [seen.predicted.get((depth, *event), none) for event in events]
-        offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-        out[depth] = (offsets, np.concatenate(parts).astype(np.int16))
-    return out
+        own = {place[p, at]: found for (d, p, at), found in seen.predicted.items() if d == depth}
+        offsets, experts, kept = united(
+            np.asarray(list(own)),
+            np.asarray([len(ids) for ids, _ in own.values()]),
+            np.concatenate([ids for ids, _ in own.values()]),
+            np.concatenate([scores for _, scores in own.values()]),
+            n_events=trace.n_events,
+            experts=trace.geometry.experts,
+        )
+        assert kept is not None
+        predictions[depth], scored[depth] = (offsets, experts), kept
+    return replace(trace, predictions=predictions, prediction_scores=scored)

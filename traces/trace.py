@@ -62,6 +62,8 @@ class RoutingTrace:
         What the engine itself reported: 0 miss, 1 hit, 2 first hit on a prefetched expert, -1 unknown.
     predictions : dict of look-ahead depth to (offsets (E + 1,), experts)
         Predictions recorded with the trace, by how many layers ahead they were made; often empty.
+    prediction_scores : dict of look-ahead depth to (N,) float32
+        Scores of those predictions where they were recorded, by which each event's experts then fall.
     meta
         Source engine, file hash, notes, `synthetic`.
     """
@@ -79,6 +81,7 @@ class RoutingTrace:
     row_weights: npt.NDArray[np.float32] | None = None
     row_residency: IntArray | None = None
     predictions: dict[int, tuple[IntArray, IntArray]] = field(default_factory=dict)
+    prediction_scores: dict[int, npt.NDArray[np.float32]] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -194,6 +197,8 @@ class RoutingTrace:
             digest.update(f"predictions {depth}".encode())
             digest.update(np.ascontiguousarray(offsets, dtype=np.int64).tobytes())
             digest.update(np.ascontiguousarray(experts, dtype=np.int16).tobytes())
+        for depth, scores in sorted(self.prediction_scores.items()):
+            digest.update(f"scores {depth}".encode() + np.ascontiguousarray(scores, dtype=np.float32).tobytes())
         return digest.hexdigest()
 
     def select_passes(self, wanted: npt.NDArray[np.bool_]) -> RoutingTrace:
@@ -216,6 +221,9 @@ class RoutingTrace:
             row_weights=None if self.row_weights is None else self.row_weights[ent],
             row_residency=None if self.row_residency is None else self.row_residency[ent],
             predictions={d: _select_csr(o, x, ev) for d, (o, x) in self.predictions.items()},
+            prediction_scores={
+                d: scores[ragged_take(self.predictions[d][0], ev)] for d, scores in self.prediction_scores.items()
+            },
             meta=self.meta,
         )
 

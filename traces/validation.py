@@ -72,6 +72,27 @@ def _check_columns(t: RoutingTrace) -> None:
             raise TraceError(f"predictions of depth {depth} do not cover the {t.n_events} events")
         if len(experts) and not 0 <= int(experts.min()) <= int(experts.max()) < t.geometry.experts:
             raise TraceError(f"predictions of depth {depth}: expert id outside 0..{t.geometry.experts - 1}")
+    _check_scores(t)
+
+
+def _check_scores(t: RoutingTrace) -> None:
+    """Each score belongs to a prediction, is a number, and falls within its event."""
+    for depth, scores in t.prediction_scores.items():
+        if depth not in t.predictions:
+            raise TraceError(f"scores of depth {depth}, but no predictions of it")
+        offsets, experts = t.predictions[depth]
+        if len(scores) != len(experts):
+            raise TraceError(f"{len(scores)} scores for {len(experts)} predictions of depth {depth}")
+        if not np.isfinite(scores).all():
+            raise TraceError(f"a score of depth {depth} is no number")
+        event = np.repeat(np.arange(t.n_events), np.diff(offsets))
+        rises = np.flatnonzero((np.diff(scores) > 0) & (np.diff(event) == 0))
+        if len(rises):
+            at = int(event[rises[0]])
+            raise TraceError(
+                f"pass {int(t.event_pass[at])}, layer {t.geometry.layer_ids[int(t.event_layer[at])]}: "
+                f"predictions of depth {depth} are not in falling order of score"
+            )
 
 
 def place_of_row(t: RoutingTrace, row: int) -> str:

@@ -92,7 +92,11 @@ def _extras(found: dict[str, Any]) -> list[str]:
     extras = ["weights"] if found["has_weights"] else []
     extras += ["the engine's own residency"] if found["has_residency"] else []
     if found["prediction_depths"]:
-        extras.append(f"predictions {', '.join(map(str, found['prediction_depths']))} layer(s) ahead")
+        scored = ", ".join(map(str, found["score_depths"]))
+        extras.append(
+            f"predictions {', '.join(map(str, found['prediction_depths']))} layer(s) ahead"
+            + (f" (with scores: {scored})" if scored else "")
+        )
     return extras
 
 

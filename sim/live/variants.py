@@ -141,6 +141,7 @@ def in_windows(trace: RoutingTrace, rows: int) -> RoutingTrace:
         row_weights=None if trace.row_weights is None else trace.row_weights[entries],
         row_residency=None,
         predictions={},
+        prediction_scores={},
     )
 
 

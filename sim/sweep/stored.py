@@ -83,6 +83,8 @@ def store(trace: RoutingTrace, cache: Path) -> Path:
         for depth, (offsets, experts) in trace.predictions.items():
             np.save(part / f"predicted_{depth}_offsets.npy", offsets)
             np.save(part / f"predicted_{depth}_experts.npy", experts)
+        for depth, scores in trace.prediction_scores.items():
+            np.save(part / f"predicted_{depth}_scores.npy", scores)
         (part / _HEADER).write_text(header, encoding="utf-8")
         part.rename(folder)
     except OSError as error:
@@ -98,6 +100,7 @@ def _header(trace: RoutingTrace) -> str:
             "geometry": trace.geometry.to_dict(),
             "session": asdict(own) if own else None,
             "predictions": sorted(trace.predictions),
+            "scores": sorted(trace.prediction_scores),
             "meta": trace.meta,
         }
     )
@@ -125,6 +128,7 @@ def open_stored(folder: Path) -> RoutingTrace:
     return RoutingTrace(
         geometry=replace(ModelGeometry.from_dict(header["geometry"]), session=_session(header["session"])),
         predictions=predictions,
+        prediction_scores={depth: _map(folder / f"predicted_{depth}_scores.npy") for depth in header["scores"]},
         meta=header["meta"],
         **found,
     )

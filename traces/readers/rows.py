@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from expert_residency.errors import TraceError
+from expert_residency.traces.ahead import united
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.readers.base import source_meta
 from expert_residency.traces.readers.checks import (
@@ -308,7 +309,13 @@ def trace_of(
     )
     event = np.unique(row_pass * geometry.n_layers + layer, return_inverse=True)[1].reshape(-1)
     for depth, predicted in rows.predicted.items():
-        trace.predictions[depth] = _union(predicted, event, trace.n_events, geometry, path)
+        try:
+            offsets, ids, scores = united(event, *predicted, n_events=trace.n_events, experts=geometry.experts)
+        except TraceError as error:
+            raise TraceError(f"predicted_d{depth}: {error}", path=path) from None
+        trace.predictions[depth] = offsets, ids
+        if scores is not None:
+            trace.prediction_scores[depth] = scores
     return trace
 
 
@@ -353,23 +360,6 @@ def _gaps(request: IntArray, number: IntArray) -> list[str]:
         return []
     last = int(pairs[pairs[:, 0] == pairs[wide[0], 0], 1].max())
     return [GAPS.format(int(step.sum()), int(pairs[wide[0], 1]), last)]
-
-
-def _union(
-    predicted: Predicted, event: IntArray, n_events: int, geometry: ModelGeometry, path: Path
-) -> tuple[IntArray, IntArray]:
-    """Predictions by event: each expert once, the highest score first, or in the order in which they came."""
-    counts, ids, scores = predicted
-    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < geometry.experts:
-        raise TraceError(f"a predicted expert is outside 0..{geometry.experts - 1}", path=path)
-    at = np.repeat(event, counts)
-    if scores is not None and np.isnan(scores).any():
-        raise TraceError("a prediction's score is no number", path=path)
-    order = np.lexsort((np.arange(len(ids)), np.zeros(len(ids)) if scores is None else -scores, at))
-    code = (at * geometry.experts + ids)[order]
-    first = np.sort(np.unique(code, return_index=True)[1])
-    per_event = np.bincount(code[first] // geometry.experts, minlength=n_events)
-    return csr_offsets(per_event), (code[first] % geometry.experts).astype(np.int16)
 
 
 def ragged_notes(table: IntArray, prefill: npt.NDArray[np.bool_]) -> list[str]:

@@ -13,7 +13,7 @@ token              number of the token where no pass is known: each is a decode 
 position           context position of the row's token; stands for `token` where neither that nor `pass` is given
 phase              prefill, prompt or 0; decode, generated or 1; verify or 2
 predicted_d<n>     ids predicted for this layer n layers ahead, as `experts`
-score_d<n>         their scores, as long: an event's predictions are then kept in falling order
+score_d<n>         their scores, as long: kept too, and an event's predictions are then in falling order
 =================  =========================================================================================
 
 Without `columns` those names and some common ones are looked for, and a file of no other format whose columns have
