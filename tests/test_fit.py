@@ -14,9 +14,9 @@ from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import make_spec
 from expert_residency.sim.choices.trace import routing_of
+from expert_residency.sim.runs.constants import scaled
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.studies.fit import MeasuredRun, constants_of, fit_runs, read_runs
-from expert_residency.sim.studies.fit.constants import scaled
 from expert_residency.sim.studies.fit.llama_bench import of_one_machine
 from expert_residency.sim.studies.fit.write import preset_toml, profile_toml
 from expert_residency.traces import load_model

@@ -31,6 +31,7 @@ from expert_residency.sim.cli.trust import show_trust, trust_of
 
 if TYPE_CHECKING:
     from expert_residency.sim.choices.spec import RunSpec
+    from expert_residency.sim.runs.interval import Interval
     from expert_residency.sim.runs.variants import Variant
     from expert_residency.sim.timed.result import RunResult
     from expert_residency.traces import RoutingTrace
@@ -76,6 +77,7 @@ def run(
 
     from expert_residency.errors import SimError
     from expert_residency.sim.choices.scenario import build_scenario, open_scenario_trace
+    from expert_residency.sim.runs.interval import interval_90
     from expert_residency.sim.runs.simulate import simulate
     from expert_residency.sim.runs.variants import load_variants
 
@@ -112,6 +114,7 @@ def run(
             recorded, chosen.spec, timeline=timeline, simulator=simulator,
             progress=lambda done: bar.update(task, completed=done), cold=chosen.cold or "trace",
         )  # fmt: skip
+    interval = interval_90(recorded, chosen.spec, result)
     behind = trust_of(recorded.geometry.label, chosen.spec.hardware, chosen.spec.engine)
     lifted = []
     if ceiling:
@@ -122,11 +125,11 @@ def run(
         lifted = ceilings(recorded, chosen.spec)
     if json is not None:
         ceilings_found = {"ceilings": [one.to_dict() for one in lifted]} if lifted else {}
-        added = ceilings_found | {"trust": behind.to_dict()}
-        write_json(json, result.to_dict(passes=True) | added)
+        added = {"trust": behind.to_dict(), "interval_90": interval and interval.to_dict()}
+        write_json(json, result.to_dict(passes=True) | ceilings_found | added)
         if quiet:
             return
-    _print(recorded, result)
+    _print(recorded, result, interval)
     _print_requests(result.requests())
     if lifted:
         from expert_residency.sim.cli.score import print_ceilings
@@ -204,7 +207,7 @@ def _print_requests(found: list[dict[str, Any]]) -> None:
     show(shown)
 
 
-def _print(trace: RoutingTrace, result: RunResult) -> None:
+def _print(trace: RoutingTrace, result: RunResult, interval: Interval | None) -> None:
     """Three small tables."""
     from expert_residency.hwmodels.units import format_bytes
 
@@ -212,11 +215,12 @@ def _print(trace: RoutingTrace, result: RunResult) -> None:
     shown = table(
         f"{trace.geometry.label} on {' + '.join(spec['hardware'])}: {spec['eviction']}, "
         f"prefetch {spec['prefetch']}, engine {spec['engine']}, host {spec['host']} (by the {result.simulator})",
-        ["tokens/s", "ms a token", "p50 ms", "p95 ms", "p99 ms", "VRAM hits %", "simulated s"],
+        ["tokens/s", "90 %", "ms a token", "p50 ms", "p95 ms", "p99 ms", "VRAM hits %", "simulated s"],
         left=0,
     )
     shown.add_row(
         number(result.tokens_per_s),
+        interval.text if interval else "n/a",
         number(result.ms_per_token, 3),
         number(result.percentile_ms(50), 3),
         number(result.percentile_ms(95), 3),

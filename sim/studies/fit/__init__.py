@@ -1,6 +1,6 @@
 """What a few measured runs say about a machine's and an engine's constants, and what they cannot say."""
 
-from expert_residency.sim.studies.fit.constants import Constant, constants_of
+from expert_residency.sim.runs.constants import Constant, constants_of
 from expert_residency.sim.studies.fit.fit import FitResult, NextRun, fit_runs
 from expert_residency.sim.studies.fit.runs import MeasuredRun, read_runs
 

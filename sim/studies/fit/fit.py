@@ -25,8 +25,8 @@ from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.choices.preset import EnginePreset, load_engine
 from expert_residency.sim.choices.spec import make_spec
+from expert_residency.sim.runs.constants import Constant, constants_of, scaled
 from expert_residency.sim.runs.simulate import simulate
-from expert_residency.sim.studies.fit.constants import Constant, constants_of, scaled
 from expert_residency.sim.studies.fit.runs import MeasuredRun
 from expert_residency.traces import RoutingTrace
 

@@ -38,6 +38,8 @@ class Constant:
         As its file has it.
     sd
         Of its logarithm before any run.
+    source, spread
+        As its file has them.
     """
 
     card: int | None
@@ -45,6 +47,8 @@ class Constant:
     value: float
     kind: Kind
     sd: float
+    source: str = ""
+    spread: tuple[float, float] | None = None
 
     @property
     def name(self) -> str:
@@ -84,7 +88,7 @@ def _constant(card: int | None, path: Path, quantity: Quantity) -> Constant:
     sd = PRIOR_SD[quantity.kind]
     if quantity.spread and quantity.spread[0] > 0:
         sd = max(sd, math.log(quantity.spread[1] / quantity.spread[0]) / 4)
-    return Constant(card, path, quantity.value, quantity.kind, sd)
+    return Constant(card, path, quantity.value, quantity.kind, sd, quantity.source, quantity.spread)
 
 
 def _quantities(model: BaseModel, path: Path) -> Iterator[tuple[Path, Quantity]]:
