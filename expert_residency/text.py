@@ -20,8 +20,13 @@ _FORM = re.compile(r"(function-|constrained-|literal\[|list\[)|(int|float|str|bo
 
 
 def hash_of(data: Any) -> str:
-    """First 16 hex digits of the SHA-256 of JSON data, whatever the order of its keys."""
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+    """First 16 hex digits of `sha256_of`."""
+    return sha256_of(data)[:16]
+
+
+def sha256_of(data: Any) -> str:
+    """SHA-256 of JSON data, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:

@@ -41,7 +41,7 @@ def parse_size(text: str | int | float) -> int:
     HardwareError
         For a bare number, an unknown unit, or a negative size.
     """
-    number, unit = _split(text, per_second=False)
+    number, unit = _split(text)
     if not unit:
         raise HardwareError(
             f"size {text} has no unit; write {text}MB for {int(number * MB):,} bytes, {text}MiB for "
@@ -51,23 +51,6 @@ def parse_size(text: str | int | float) -> int:
     if nbytes > MOST:
         raise HardwareError(f"size {text} is more than any machine has")
     return nbytes
-
-
-def parse_rate(text: str | int | float) -> int:
-    """MB/s (10^6 bytes a second) of a rate such as ``28.4GB/s`` or ``28.4 GiB/s``, rounded to the nearest.
-
-    Raises
-    ------
-    HardwareError
-        For a bare number, an unknown unit, a missing ``/s``, or a rate below 1 MB/s.
-    """
-    number, unit = _split(text, per_second=True)
-    if not unit:
-        raise HardwareError(f"rate {text} has no unit; write {text}GB/s or {text}GiB/s")
-    rate = round(number * _unit(unit, text) / MB)
-    if rate < 1:
-        raise HardwareError(f"rate {text} is below 1 MB/s; a link that moves nothing cannot be simulated")
-    return rate
 
 
 def format_bytes(nbytes: int) -> str:
@@ -109,19 +92,16 @@ def bytes_from_mib(mib: float) -> int:
     return int(mib * MIB)
 
 
-def _split(text: str | int | float, *, per_second: bool) -> tuple[Fraction, str]:
+def _split(text: str | int | float) -> tuple[Fraction, str]:
     found = _TEXT.fullmatch(str(text))
-    example = "28.4GB/s" if per_second else "4000MiB"
-    kind = "rate" if per_second else "size"
     if not found:
-        raise HardwareError(f"cannot read the {kind} {str(text)!r}; write a number and a unit, as in {example}")
+        raise HardwareError(f"cannot read the size {str(text)!r}; write a number and a unit, as in 4000MiB")
     if len(found[1].lower().partition("e")[2]) > 4 or abs(number := Fraction(found[1].replace("_", ""))) > MOST:
-        raise HardwareError(f"{kind} {text} is more than any machine has")
+        raise HardwareError(f"size {text} is more than any machine has")
     if number < 0:
-        raise HardwareError(f"{kind} {text} is negative")
-    if found[2] and bool(found[3]) != per_second:
-        fix = "append /s" if per_second else "drop /s"
-        raise HardwareError(f"{str(text)!r} is not a {kind}; {fix}, as in {example}")
+        raise HardwareError(f"size {text} is negative")
+    if found[2] and found[3]:
+        raise HardwareError(f"{str(text)!r} is not a size; drop /s, as in 4000MiB")
     return number, found[2]
 
 

@@ -135,7 +135,7 @@ def test_a_share_over_pcie_is_set_right_after_four_runs_of_a_real_machine(shared
     first = {share: rows[f"M{number:04}"] for number, share in enumerate(shares, start=1)}
     second = {share: rows[f"M{number:04}"] for number, share in enumerate(shares, start=8)}
     words = {"admission": "never", "placement": "hindsight"}
-    windows = compose_windows(routing_of("qwen3.8-flash-next/IQ3_S", None, None, 60), rows=3.5, emitted=2.6)
+    windows = compose_windows(routing_of("qwen3.8-flash-next/IQ3_S", passes=60), rows=3.5, emitted=2.6)
     runs = [
         MeasuredRun(f"{share:g}", words | {"capacity": "7.44GiB"}, first[share], knobs={"pcie_share": share})
         for share in (0.0, 0.35, 0.75, 1.0)

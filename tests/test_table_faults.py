@@ -14,7 +14,7 @@ from expert_residency.sim.choices.trace import routing_of
 from expert_residency.sim.cli import main
 from expert_residency.traces import Phase, RoutingTrace, TraceBuilder, TraceError, load_model, read_trace
 from expert_residency.traces.geometry import read_model
-from expert_residency.traces.readers.checks import row_table
+from expert_residency.traces.readers.passes import row_table
 from expert_residency.traces.weights.write import write_model
 from tests.test_readers import routing
 from tests.trace_files import PASSES, SMALL, write_lines
@@ -183,7 +183,7 @@ def test_a_k_stands_behind_any_model(tmp_path: Path, capsys: pytest.CaptureFixtu
     write_model(path, read_model("granite-3.0-1b-a400m"))
     for spec in (str(path), "granite-3.0-1b-a400m", "granite-3.0-1b-a400m/Q8_0"):
         assert read_model(f"{spec}:top_k=2").top_k == 2
-        assert routing_of(f"{spec}:top_k=2", None, None, 2).geometry.top_k == 2
+        assert routing_of(f"{spec}:top_k=2", passes=2).geometry.top_k == 2
         with pytest.raises(SystemExit, match="0"):
             main(["model", f"{spec}:top_k=2", "--out", str(tmp_path / "out.toml")])
         assert "32 a layer, top-2" in capsys.readouterr().out

@@ -8,13 +8,11 @@ from hypothesis import strategies as st
 
 from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.units import (
-    GIB,
     MOST,
     format_bytes,
     mb_per_s,
     ns_for_bytes,
     ns_from_us,
-    parse_rate,
     parse_size,
 )
 
@@ -53,8 +51,6 @@ def test_a_bare_number_is_refused_with_both_readings(number):
     ]
     with pytest.raises(HardwareError, match=".*".join(readings)):
         parse_size(number)
-    with pytest.raises(HardwareError, match="no unit"):
-        parse_rate(str(number))
 
 
 @pytest.mark.parametrize(
@@ -64,19 +60,6 @@ def test_what_is_no_size_is_one_sentence(text):
     with pytest.raises(HardwareError) as error:
         parse_size(text)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("text", ["28.4", "28.4GB", "0GB/s", "-1GB/s", "28.4 Gbit/s", "1B/s"])
-def test_what_is_no_rate_is_one_sentence(text):
-    with pytest.raises(HardwareError) as error:
-        parse_rate(text)
-    assert "\n" not in str(error.value)
-
-
-def test_one_gib_at_two_readings_of_28_4():
-    # Both figures are printed by users of other tools; 7 % lies between them.
-    assert ns_for_bytes(GIB, parse_rate("28.4GB/s")) / 1e6 == pytest.approx(37.8, abs=0.05)
-    assert ns_for_bytes(GIB, parse_rate("28.4GiB/s")) / 1e6 == pytest.approx(35.2, abs=0.05)
 
 
 @given(st.integers(0, 10**13), st.integers(1, 10**7))

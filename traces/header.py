@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
 from expert_residency.errors import TraceError
+from expert_residency.text import sha256_of
 from expert_residency.toml import checked
 from expert_residency.traces.geometry import LARGEST_BYTES, LARGEST_ID, ModelGeometry
 
@@ -72,7 +72,7 @@ def seal(header: dict[str, Any], content_hash: str) -> bytes:
         NaN, or what JSON cannot hold.
     """
     whole = header | {CONTENT: content_hash}
-    return json.dumps(whole | {HEADER: _digest(whole)}, allow_nan=False).encode()
+    return json.dumps(whole | {HEADER: sha256_of(whole)}, allow_nan=False).encode()
 
 
 def parse(block: bytes, path: object) -> tuple[dict[str, Any], ModelGeometry]:
@@ -100,7 +100,7 @@ def parse(block: bytes, path: object) -> tuple[dict[str, Any], ModelGeometry]:
         geometry = ModelGeometry.from_dict(form.model_dump())
     except TraceError as error:
         raise TraceError(str(error), path=path, place="geometry") from None
-    if HEADER in data and data.pop(HEADER) != _digest(data):
+    if HEADER in data and data.pop(HEADER) != sha256_of(data):
         raise TraceError(_damaged("the metadata block", HEADER), path=path)
     return data, geometry
 
@@ -131,7 +131,3 @@ def _damaged(what: str, key: str) -> str:
         f"{what} is not what was written (its {key} differs): the file is damaged; or it was edited by another "
         f"program, which then has to leave out {CONTENT} and {HEADER}"
     )
-
-
-def _digest(header: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()

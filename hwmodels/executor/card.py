@@ -13,7 +13,6 @@ cache.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -326,9 +325,3 @@ class Card:
             torch.cuda.synchronize()
             self._graphs[key] = graph
         return self._graphs[key]
-
-    @contextmanager
-    def on_stream(self) -> Any:
-        """Launches of the block go to the compute stream."""
-        with self.torch.cuda.stream(self.compute):
-            yield

@@ -244,11 +244,18 @@ def fit_geometry(trace: RoutingTrace, model: ModelGeometry) -> RoutingTrace:
     return replace(trace, geometry=replace(model, top_k=own.top_k))
 
 
-TOKENS, SEED = 200, 1
+TOKENS, SEED = 448, 1
 """Of a synthetic trace where none is given."""
 
 
-def routing_of(model: str | None, source: str | None, fmt: str | None, passes: int) -> RoutingTrace:
+def routing_of(
+    model: str | None,
+    source: str | None = None,
+    fmt: str | None = None,
+    *,
+    quant: str | None = None,
+    passes: int | None = None,
+) -> RoutingTrace:
     """Routing for a model: the trace asked for, its bundled one, or a synthetic one of its shape and style.
 
     Parameters
@@ -257,8 +264,10 @@ def routing_of(model: str | None, source: str | None, fmt: str | None, passes: i
         NAME, NAME/QUANT or file; None for that of the trace.
     source, fmt
         Trace as of `open_trace`, or None.
+    quant
+        Of the model, beside its name.
     passes
-        Its first passes only.
+        The first so many passes only; None for all.
 
     Returns
     -------
@@ -276,13 +285,15 @@ def routing_of(model: str | None, source: str | None, fmt: str | None, passes: i
     from expert_residency.traces.geometry import read_model
     from expert_residency.traces.synthetic import generate, load_style
 
+    if source is None and model is None:
+        raise SimError("which model? give --model, or a trace that has its sizes")
+    geometry = None if model is None else load_model(model, quant)
     if source is None:
-        if model is None:
-            raise SimError("which model? give --model, or a trace that has its sizes")
-        file = read_model(model)
+        file = read_model(str(model))
         source = f"bundled:{file.trace}" if file.trace is not None else None
     if source is not None:
-        trace = open_trace(source, fmt, model)
+        trace = open_trace(source, fmt, geometry)
     else:
-        trace = generate(load_model(str(model)), load_style(file.style), tokens=TOKENS, seed=SEED, weights=False)
-    return trace.select_passes(np.arange(trace.n_passes) < passes)
+        assert geometry is not None
+        trace = generate(geometry, load_style(file.style), tokens=TOKENS, seed=SEED, weights=False)
+    return trace if passes is None else trace.select_passes(np.arange(trace.n_passes) < passes)

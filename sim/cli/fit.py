@@ -80,7 +80,7 @@ def fit(
 
     @cache
     def trace_of(own: str | None) -> RoutingTrace:
-        found = routing_of(own or model, trace, fmt, passes)
+        found = routing_of(own or model, trace, fmt, passes=passes)
         return compose_windows(found, **_windows(windows)) if windows else found
 
     geometry = trace_of(measured[0].model).geometry

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from expert_residency.errors import SimError
-from expert_residency.sim.choices.trace import open_trace
+from expert_residency.sim.choices.trace import routing_of
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.choices import option
 from expert_residency.sim.cli.common import (
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from expert_residency.sim.validation.nearest import Trust
     from expert_residency.traces import RoutingTrace
 
-TOKENS, SEED = 448, 1
 DEFAULT_ENGINE = "llama.cpp"
 OF_A_CONTEXT = {"context", "kv_type", "kv_resident", "draft"}
 RULES = ("n_cpu_moe", "override_tensor", "tensor_split", "gpu_layers")
@@ -203,7 +202,7 @@ def split(
         for spec in {*gpu, question.host, *([store] if store else [])}
     }
     profiles |= {profile.name: profile for profile in list(profiles.values())}
-    recorded = compose_windows(_trace(trace, fmt, name, quants[0]), rows, emitted)
+    recorded = compose_windows(routing_of(name, trace, fmt, quant=quants[0]), rows, emitted)
     if preset is None:
         show_engines(question, recorded, profiles, json)
     elif by_rules:
@@ -321,21 +320,6 @@ def _quants(model: str, asked: list[str] | None) -> tuple[str, tuple[str | None,
     if asked or tail:
         return name, tuple(asked or [tail])
     return name, tuple(list_models().get(name.lower(), [])) or (None,)
-
-
-def _trace(source: str | None, fmt: str | None, model: str, quant: str | None) -> RoutingTrace:
-    """The trace asked for, the model's bundled one, or a synthetic one of its shape and style."""
-    from expert_residency.traces import load_model
-    from expert_residency.traces.geometry import read_model
-    from expert_residency.traces.synthetic import generate, load_style
-
-    geometry = load_model(model, quant)
-    if source is not None:
-        return open_trace(source, fmt, geometry)
-    file = read_model(model)
-    if file.trace is not None:
-        return open_trace(f"bundled:{file.trace}", None, None)
-    return generate(geometry, load_style(file.style), tokens=TOKENS, seed=SEED, weights=False)
 
 
 def _show(found: SplitStudy, trace: RoutingTrace, profiles: Mapping[str, HardwareProfile]) -> None:

@@ -155,25 +155,6 @@ class LayerTimes:
         """What a pass costs beside its layers: drafting, sampling, bookkeeping."""
         return self.preset.pass_ns + round((self.curve.rows - 1) * self.preset.draft_ns)
 
-    def experts_ns(self, card: Card, layer: int, slots: int) -> int:
-        """Mean time of the experts of `layer` alone, with `slots` of them on the card and the rest in RAM.
-
-        Parameters
-        ----------
-        card
-            The card that runs it.
-        layer
-            MoE layer, from 0.
-        slots
-            Experts of the layer in the card's cache.
-
-        Returns
-        -------
-        int
-            Ns.
-        """
-        return self.layer_ns(card, layer, slots, self.geometry.experts) - self.fixed_ns(card, layer)
-
     def head_ns(self, card: Card) -> int:
         """Output head on the last card."""
         return ns_for_bytes(self.geometry.head_bytes, card.dense_mb_per_s)

@@ -11,13 +11,8 @@ from typing import Any
 
 from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry
-from expert_residency.traces.readers.checks import (
-    check_size,
-    json_lines,
-    named_model,
-    need_fields,
-    whole_number,
-)
+from expert_residency.traces.readers.checks import check_size, named_model, need_fields, whole_number
+from expert_residency.traces.readers.files import json_lines
 from expert_residency.traces.readers.rows import rows_of, trace_of
 from expert_residency.traces.trace import RoutingTrace
 
@@ -39,27 +34,7 @@ def sniff(head: bytes, path: Path) -> bool:
 
 
 def read(path: Path, model: ModelGeometry | None = None, partial: bool = False) -> RoutingTrace:
-    """Read with the geometry of `model`, or of the packaged model of the file's name.
-
-    Parameters
-    ----------
-    path
-        The file, gzipped or not; named in messages.
-    model
-        Shape and sizes.
-    partial
-        Keep the whole passes, and the layers, of a file that is cut off.
-
-    Returns
-    -------
-    RoutingTrace
-        The trace.
-
-    Raises
-    ------
-    TraceError
-        What does not fit, in one sentence with its place.
-    """
+    """Read with the geometry of `model`, or of the packaged model of the file's name."""
     said: list[str] = []
     geometry: ModelGeometry | None = None
     places: list[str] = []

@@ -49,8 +49,27 @@ class Reader(Protocol):
     name: str
     description: str
     read: Callable[..., RoutingTrace]
-    """`read(path, model, **options)`: the whole trace, or a `TraceError`; `model` None if the user gave none. An
-    option `partial` asks for what is whole of a file that is cut off."""
+    """`read(path, model, **options)`: the whole trace. Every format's own function takes and raises alike:
+
+    Parameters
+    ----------
+    path
+        The file, gzipped or not; named in messages.
+    model
+        Shape and sizes, and where the file has them too, in place of its sizes; None if the user gave none.
+    partial
+        Keep the whole passes, and the layers, of a file that is cut off; where a format can be cut.
+
+    Returns
+    -------
+    RoutingTrace
+        The trace, with notes of what was assumed or left out.
+
+    Raises
+    ------
+    TraceError
+        What does not fit, in one sentence with its place.
+    """
 
     def sniff(self, head: bytes, path: Path) -> bool:
         """Whether the first bytes (after gunzip) look like this format; cheap, never raises."""

@@ -21,13 +21,8 @@ from expert_residency.errors import TraceError
 from expert_residency.families import quant_family
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.readers.base import read_text, source_meta
-from expert_residency.traces.readers.checks import (
-    check_complete,
-    check_experts,
-    layer_indices,
-    number_passes,
-    row_table,
-)
+from expert_residency.traces.readers.checks import check_experts, layer_indices
+from expert_residency.traces.readers.passes import check_complete, number_passes, row_table
 from expert_residency.traces.readers.rows import ragged_notes
 from expert_residency.traces.trace import IntArray, Phase, RoutingTrace, assemble
 
@@ -43,27 +38,7 @@ def sniff(head: bytes, path: Path) -> bool:
 
 
 def read(path: Path, model: ModelGeometry | None = None, partial: bool = False) -> RoutingTrace:
-    """Read; a given model replaces the sizes of the preamble, `partial` keeps the whole passes of a cut file.
-
-    Parameters
-    ----------
-    path
-        The file, gzipped or not; named in messages.
-    model
-        Shape and sizes.
-    partial
-        Keep the whole passes, and the layers, of a file that is cut off.
-
-    Returns
-    -------
-    RoutingTrace
-        The trace.
-
-    Raises
-    ------
-    TraceError
-        What does not fit, in one sentence with its place.
-    """
+    """Read; a given model replaces the sizes of the preamble, `partial` keeps the whole passes of a cut file."""
     text = read_text(path, partial=partial)
     notes = []
     if partial and not text.endswith("\n"):

@@ -16,8 +16,10 @@ import numpy as np
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.parquet import column_names
 from expert_residency.traces.readers.checks import need_model
+from expert_residency.traces.readers.columns import mapped
 from expert_residency.traces.readers.rows import trace_of
-from expert_residency.traces.readers.table import load, mapped, rows_of_table
+from expert_residency.traces.readers.sheet import load
+from expert_residency.traces.readers.table_rows import rows_of_table
 from expert_residency.traces.trace import Phase, RoutingTrace
 
 name = "expert-capture"

@@ -16,7 +16,8 @@ import numpy as np
 from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry, load_model
 from expert_residency.traces.readers.base import source_meta
-from expert_residency.traces.readers.checks import check_experts, check_size, load_json
+from expert_residency.traces.readers.checks import check_experts, check_size
+from expert_residency.traces.readers.files import load_json
 from expert_residency.traces.trace import Phase, RoutingTrace, assemble
 
 name = "gpt-oss-fingerprint"

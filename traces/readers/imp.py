@@ -15,7 +15,8 @@ import numpy as np
 
 from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry
-from expert_residency.traces.readers.checks import load_json, need_model, whole_numbers
+from expert_residency.traces.readers.checks import need_model, whole_numbers
+from expert_residency.traces.readers.files import load_json
 from expert_residency.traces.readers.rows import rows_of, trace_of
 from expert_residency.traces.trace import Phase, RoutingTrace
 

@@ -29,27 +29,7 @@ def sniff(head: bytes, path: Path) -> bool:
 
 
 def read(path: Path, model: ModelGeometry | None = None, partial: bool = False) -> RoutingTrace:
-    """Read with the geometry of `model`; k is the file's.
-
-    Parameters
-    ----------
-    path
-        The file, gzipped or not; named in messages.
-    model
-        Shape and sizes.
-    partial
-        Keep the whole passes, and the layers, of a file that is cut off.
-
-    Returns
-    -------
-    RoutingTrace
-        The trace.
-
-    Raises
-    ------
-    TraceError
-        What does not fit, in one sentence with its place.
-    """
+    """Read with the geometry of `model`; k is the file's."""
     geometry = need_model(path, model)
     data = read_bytes(path, partial=partial)
     words = np.frombuffer(data[: len(data) // 4 * 4], dtype="<i4").astype(np.int64)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry
-from expert_residency.traces.readers.checks import need_model, text_lines
+from expert_residency.traces.readers.checks import need_model
+from expert_residency.traces.readers.files import text_lines
 from expert_residency.traces.readers.rows import rows_of, trace_of
 from expert_residency.traces.trace import RoutingTrace
 
@@ -28,27 +29,7 @@ def sniff(head: bytes, path: Path) -> bool:
 
 
 def read(path: Path, model: ModelGeometry | None = None, partial: bool = False) -> RoutingTrace:
-    """Read with the geometry of `model`; k is the file's.
-
-    Parameters
-    ----------
-    path
-        The file, gzipped or not; named in messages.
-    model
-        Shape and sizes.
-    partial
-        Keep the whole passes, and the layers, of a file that is cut off.
-
-    Returns
-    -------
-    RoutingTrace
-        The trace.
-
-    Raises
-    ------
-    TraceError
-        What does not fit, in one sentence with its place.
-    """
+    """Read with the geometry of `model`; k is the file's."""
     geometry = need_model(path, model)
     said: list[str] = []
     lines: list[int] = []

@@ -18,7 +18,8 @@ import numpy as np
 
 from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry
-from expert_residency.traces.readers.checks import check_experts, layer_indices, need_model, text_lines
+from expert_residency.traces.readers.checks import check_experts, layer_indices, need_model
+from expert_residency.traces.readers.files import text_lines
 from expert_residency.traces.readers.rows import Rows, trace_of
 from expert_residency.traces.trace import IntArray, RoutingTrace
 

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.readers.base import source_meta
-from expert_residency.traces.readers.checks import check_experts, check_size, load_json, named_model
+from expert_residency.traces.readers.checks import check_experts, check_size, named_model
+from expert_residency.traces.readers.files import load_json
 from expert_residency.traces.trace import Phase, RoutingTrace, assemble
 
 name = "onnx-genai"

@@ -13,13 +13,13 @@ from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.readers.checks import (
     check_size,
-    json_lines,
     need_fields,
     need_model,
     numbers,
     whole_number,
     whole_numbers,
 )
+from expert_residency.traces.readers.files import json_lines
 from expert_residency.traces.readers.rows import rows_of, trace_of
 from expert_residency.traces.trace import RoutingTrace
 
@@ -37,27 +37,7 @@ def sniff(head: bytes, path: Path) -> bool:
 
 
 def read(path: Path, model: ModelGeometry | None = None, partial: bool = False) -> RoutingTrace:
-    """Read with the geometry of `model`; k is each row's `effective_k`.
-
-    Parameters
-    ----------
-    path
-        The file, gzipped or not; named in messages.
-    model
-        Shape and sizes.
-    partial
-        Keep the whole passes, and the layers, of a file that is cut off.
-
-    Returns
-    -------
-    RoutingTrace
-        The trace.
-
-    Raises
-    ------
-    TraceError
-        What does not fit, in one sentence with its place.
-    """
+    """Read with the geometry of `model`; k is each row's `effective_k`."""
     geometry = need_model(path, model)
     said: list[str] = []
     lines: list[int] = []

@@ -31,7 +31,8 @@ from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.parquet import column_names
 from expert_residency.traces.readers.arrays import any_arrays, members, npy_shape
 from expert_residency.traces.readers.base import read_bytes
-from expert_residency.traces.readers.checks import json_lines, load_json, need_model
+from expert_residency.traces.readers.checks import need_model
+from expert_residency.traces.readers.files import json_lines, load_json
 from expert_residency.traces.readers.rows import Rows, trace_of
 from expert_residency.traces.trace import Phase, RoutingTrace
 

@@ -9,7 +9,7 @@ down as notes whatever it had to assume, leave out or sort.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,12 @@ from expert_residency.errors import TraceError
 from expert_residency.traces.ahead import united
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.readers.base import source_meta
-from expert_residency.traces.readers.checks import (
+from expert_residency.traces.readers.checks import check_ragged_experts, layer_indices
+from expert_residency.traces.readers.files import Place
+from expert_residency.traces.readers.passes import (
     INFERRED,
-    Place,
     check_complete,
-    check_ragged_experts,
     infer_phases,
-    layer_indices,
     number_passes,
     row_table,
     whole_passes,
@@ -480,8 +479,3 @@ def prompt_first(prompt_tokens: int, path: Path) -> Callable[[IntArray], tuple[I
         return phase, emits
 
     return phases
-
-
-def with_request(rows: Rows, number: int) -> Rows:
-    """The same rows, all of one request."""
-    return replace(rows, request=np.full(len(rows.layer), number, dtype=np.int64))

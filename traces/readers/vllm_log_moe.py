@@ -14,14 +14,8 @@ import numpy as np
 
 from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry
-from expert_residency.traces.readers.checks import (
-    json_lines,
-    need_fields,
-    need_model,
-    numbers,
-    whole_number,
-    whole_numbers,
-)
+from expert_residency.traces.readers.checks import need_fields, need_model, numbers, whole_number, whole_numbers
+from expert_residency.traces.readers.files import json_lines
 from expert_residency.traces.readers.rows import Rows, rows_of, trace_of
 from expert_residency.traces.trace import RoutingTrace
 
