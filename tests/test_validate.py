@@ -6,10 +6,12 @@ import csv
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -19,9 +21,11 @@ from expert_residency.sim.choices.trace import open_trace
 from expert_residency.sim.cli import _register, app
 from expert_residency.sim.live.predict import GROUPS, load_live_runs, predict
 from expert_residency.sim.live.variants import decode_window
+from expert_residency.sim.runs.interval import spread_about
 from expert_residency.sim.validation.cases import (
     Bounds,
     Case,
+    coverage,
     exact_cases,
     live_cases,
     llamacpp_cases,
@@ -51,6 +55,24 @@ def test_errors_and_order_of_a_group() -> None:
     assert unseen.worst == pytest.approx(8 / 9)
     assert (unseen.pairs, unseen.wrong) == (3, 1), "cases of other machines are not compared"
     assert (unseen.limit, unseen.over(None)) == (None, [])
+
+
+def test_how_many_cases_lie_in_their_intervals() -> None:
+    around = spread_about(100.0, np.zeros(16), model=0.06)
+    assert around.low == pytest.approx(100 / 1.104, rel=0.01)
+    assert around.high == pytest.approx(100 * 1.104, rel=0.01)
+    cases = [replace(case(100.0, measured), interval=around) for measured in (95, 100, 120)]
+    assert [one.held for one in cases] == [True, True, False]
+    assert [one.held for one in summarize([*cases, case(1, 9)], {})] == [2 / 3]
+    assert summarize([case(1, 9)], {})[0].held is None
+
+
+@pytest.mark.slow
+def test_intervals_hold_the_rows_that_no_constant_saw() -> None:
+    cases = [*live_cases(), *published_cases()[0], *llamacpp_cases()]
+    unseen = [one for one in cases if one.use == "unseen" and one.interval is not None]
+    assert len(unseen) >= 140
+    assert 0.85 <= (coverage(unseen) or 0.0) <= 0.95
 
 
 def test_close_cases_may_swap() -> None:

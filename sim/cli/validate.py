@@ -76,7 +76,7 @@ def validate(
                     }
                     for one in left
                 ],
-                "cases": [vars(case) | {"error": case.error} for case in cases],
+                "cases": [case.to_dict() for case in cases],
             },
         )
     if plot is not None:
@@ -89,6 +89,7 @@ def validate(
             _print_left(left)
         _print_groups(summaries)
         for line in [
+            *_coverage(cases),
             *said,
             *([f"{len(left)} published rows cannot be predicted: --cases"] if left and not every else []),
         ]:
@@ -128,6 +129,18 @@ def _cases(
     return cases, left, said
 
 
+def _coverage(cases: list[Case]) -> list[str]:
+    """How many rows that no constant saw lie in their intervals."""
+    from expert_residency.sim.validation.cases import coverage
+
+    unseen = [case for case in cases if case.use == "unseen" and case.interval is not None]
+    share = coverage(unseen)
+    if share is None:
+        return []
+    rows = f"{len(unseen)} rows that no constant saw"
+    return [f"90 % intervals hold {100 * share:.0f} % of the {rows} (wanted: 85 to 95)"]
+
+
 def _machine(left: Left) -> str:
     run = left.run
     return run.group or f"{run.n_gpus}x {run.gpu}, {run.cpu or 'processor not named'}"
@@ -146,16 +159,18 @@ def _print_left(left: list[Left]) -> None:
 def _print_cases(cases: list[Case]) -> None:
     for group in dict.fromkeys(case.group for case in cases):
         unit = "first touches" if group == "exact" else "tokens/s"
-        shown = table(f"{group}: {unit}", ["case", "use", "measured", "predicted", "error %"], left=2)
+        columns = ["case", "use", "measured", "predicted", "error %", "90 %"]
+        shown = table(f"{group}: {unit}", columns, left=2)
         for case in cases:
             if case.group == group:
                 figures = number(case.measured, 1), number(case.predicted, 1), f"{100 * case.error:+.1f}"
-                shown.add_row(case.name, case.use, *figures)
+                shown.add_row(case.name, case.use, *figures, case.interval.text if case.interval else "-")
         show(shown)
 
 
 def _print_groups(summaries: list[Summary]) -> None:
-    columns = ["group", "use", "cases", "median error %", "worst %", "bias %", "wrong order", "limit", "target"]
+    columns = ["group", "use", "cases", "median error %", "worst %", "bias %", "wrong order", "in 90 %",
+               "limit", "target"]  # fmt: skip
     shown = table(
         "errors; limit and target: median, worst, wrong order in %", [*columns, "reached"], left=2,
         also_text=("reached",),
@@ -164,7 +179,8 @@ def _print_groups(summaries: list[Summary]) -> None:
         missed = one.target is not None and bool(one.over(one.target))
         shown.add_row(
             one.group, one.use, str(one.cases), percent(one.median, 1), percent(one.worst, 1),
-            f"{100 * one.bias:+.1f}", f"{one.wrong} of {one.pairs:,}", _bounds(one.limit), _bounds(one.target),
+            f"{100 * one.bias:+.1f}", f"{one.wrong} of {one.pairs:,}",
+            "-" if one.held is None else percent(one.held, 0), _bounds(one.limit), _bounds(one.target),
             "no" if missed else "yes" if one.target else "",
         )  # fmt: skip
     show(shown)

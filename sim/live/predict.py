@@ -15,16 +15,22 @@ from io import StringIO
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from expert_residency.errors import SimError
 from expert_residency.hwmodels.quantity import Quantity
+from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.choices.capacity import Capacity
-from expert_residency.sim.choices.preset import load_engine
+from expert_residency.sim.choices.preset import EnginePreset, load_engine
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.live.variants import ADDED, decode_window, in_windows, scaled
+from expert_residency.sim.runs.interval import Machine, draws, shortened
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.traces import RoutingTrace, read_trace
 from expert_residency.traces.bundled import load
 
+FEW_LOOK_UPS = 2_000
 GROUPS = ("h200-x1", "h200-x4", "h200-x1-r16", "epyc2-cardless")
 """Groups that ship."""
 
@@ -160,6 +166,14 @@ def _window(name: str, folder: Path, passes: int, factor: int, rows: int) -> Rou
     return replace(window, geometry=scaled(window.geometry, factor))
 
 
+def _preset(run: LiveRun) -> EnginePreset:
+    preset = load_engine(run.spec.engine).model_copy(update={"fill": run.fill})
+    if run.pcie_share is not None:
+        share = Quantity(value=run.pcie_share, kind="measured", source="the arm's own")
+        preset = preset.model_copy(update={"pcie_share": share})
+    return preset
+
+
 def predict(run: LiveRun) -> float:
     """Tokens a second of a run, simulated.
 
@@ -168,9 +182,18 @@ def predict(run: LiveRun) -> float:
     SimError, PolicyError, HardwareError
         A row that is not a valid run.
     """
-    preset = load_engine(run.spec.engine).model_copy(update={"fill": run.fill})
-    if run.pcie_share is not None:
-        share = Quantity(value=run.pcie_share, kind="measured", source="the arm's own")
-        preset = preset.model_copy(update={"pcie_share": share})
-    found = simulate(_window(run.trace, run.folder, run.passes, run.factor, run.rows), run.spec, preset=preset)
+    trace = _window(run.trace, run.folder, run.passes, run.factor, run.rows)
+    found = simulate(trace, run.spec, preset=_preset(run))
     return 1e9 * run.rows / float(found.pass_ns[run.warmup :].mean())
+
+
+def moved(run: LiveRun) -> npt.NDArray[np.float64]:
+    """(draws,) logarithm of what drawn constants make of the speed of a run's first passes."""
+    trace = shortened(_window(run.trace, run.folder, run.passes, run.factor, run.rows), FEW_LOOK_UPS)
+    machine = tuple(load_profile(name) for name in run.spec.hardware), _preset(run)
+
+    def ns(drawn: Machine) -> float:
+        return float(simulate(trace, run.spec, profiles=drawn[0], preset=drawn[1]).pass_ns.sum())
+
+    base = ns(machine)
+    return np.log([base / ns(drawn) for drawn in draws(*machine)])

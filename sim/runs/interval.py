@@ -52,7 +52,7 @@ KIND_SD: dict[Kind, float] = {"measured": 0.08, "datasheet": 0.08, "derived": 0.
 """Standard deviation of the logarithm of a number whose file gives no spread. Measured and derived ones: less than
 half of what the shipped numbers that do give a spread have in the median (0.13, 0.10; assumed ones 0.24 of rates),
 since a spread is written down where reports disagree."""
-MODEL_SD = 0.06
+MODEL_SD = 0.07
 """Of the logarithm of a speed, given all constants: see `residency validate`."""
 TEXT_SD = 0.10
 """Of the logarithm of a request's speed between texts, flags and machine being equal: the median over 13 series of

@@ -19,9 +19,10 @@ from expert_residency.errors import SimError
 from expert_residency.hwmodels.runs import StrataRun, load_strata_runs
 from expert_residency.hwmodels.units import parse_size
 from expert_residency.sim.choices.capacity import Capacity
-from expert_residency.sim.live.predict import GROUPS, load_live_runs, predict
+from expert_residency.sim.live.predict import GROUPS, load_live_runs, moved, predict
+from expert_residency.sim.runs.interval import Interval, spread_about
 from expert_residency.sim.runs.replay import matches_engine, replay
-from expert_residency.sim.validation.published import Left, predict_published
+from expert_residency.sim.validation.published import Left, interval_of, predict_published
 from expert_residency.toml import load
 from expert_residency.traces import read_trace
 
@@ -46,6 +47,8 @@ class Case:
         Cases whose order is compared: one machine and trace.
     predicted, measured
         Tokens a second, or first touches in the exact group.
+    interval
+        Of the prediction; None where nothing could be drawn.
     """
 
     group: str
@@ -55,6 +58,17 @@ class Case:
     among: str
     predicted: float
     measured: float
+    interval: Interval | None = None
+
+    @property
+    def held(self) -> bool | None:
+        """Whether the interval holds what was measured."""
+        return None if self.interval is None else self.interval.holds(self.measured)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain form with `error` and `interval_90`."""
+        plain = {name: value for name, value in vars(self).items() if name != "interval"}
+        return plain | {"error": self.error, "interval_90": self.interval and self.interval.to_dict()}
 
     @property
     def error(self) -> float:
@@ -73,7 +87,10 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Summary:
-    """Errors of one group and use, beside its declared limit and target (None for a user's own rows)."""
+    """Errors of one group and use, beside its declared limit and target (None for a user's own rows).
+
+    `held` is the share of the cases whose 90 % interval holds what was measured; None without intervals.
+    """
 
     group: str
     use: Use
@@ -85,6 +102,7 @@ class Summary:
     wrong: int
     limit: Bounds | None
     target: Bounds | None
+    held: float | None = None
 
     @property
     def wrong_order(self) -> float:
@@ -133,10 +151,16 @@ def summarize(cases: Sequence[Case], bounds: dict[tuple[str, str], tuple[Bounds,
         made.append(
             Summary(
                 group, use, len(members), statistics.median(sizes), max(sizes), statistics.fmean(errors),
-                pairs, wrong, limit, target,
+                pairs, wrong, limit, target, coverage(members),
             )
         )  # fmt: skip
     return made
+
+
+def coverage(cases: Iterable[Case]) -> float | None:
+    """Share of the cases with an interval that it holds; None without one."""
+    held = [case.held for case in cases if case.held is not None]
+    return sum(held) / len(held) if held else None
 
 
 def order_of(cases: Iterable[Case]) -> tuple[int, int]:
@@ -196,19 +220,17 @@ def live_cases(folder: Path | None = None) -> list[Case]:
     if not groups:
         raise SimError(f"{folder}: no table live-GROUP.csv in it")
     prefix = "live " if folder is None else f"live {folder.name}/"
-    return [
-        Case(
-            f"{prefix}{group}",
-            "unseen",
-            run.label,
-            run.kind,
-            f"{prefix}{group} {run.trace}",
-            predict(run),
-            run.tok_s,
-        )
-        for group in groups
-        for run in load_live_runs(group, folder)
-    ]
+    cases, alike = [], {}
+    for group in groups:
+        for run in load_live_runs(group, folder):
+            key = group, run.kind, run.trace  # constants do the same to arms of one kind
+            if key not in alike:
+                alike[key] = moved(run)
+            tok_s = predict(run)
+            place = run.label, run.kind, f"{prefix}{group} {run.trace}"
+            around = spread_about(tok_s, alike[key])
+            cases.append(Case(f"{prefix}{group}", "unseen", *place, tok_s, run.tok_s, around))
+    return cases
 
 
 def llamacpp_cases() -> list[Case]:
@@ -222,7 +244,16 @@ def llamacpp_cases() -> list[Case]:
         layers = "all on the CPU" if run.n_cpu_moe == "cpu" else f"--n-cpu-moe {run.n_cpu_moe}"
         name = f"{run.machine}, {run.model} {run.quant}, {layers}"
         made.append(
-            Case(f"llamacpp {kind}", "unseen", name, run.machine, run.machine, one.tokens_per_s, run.tok_s)
+            Case(
+                f"llamacpp {kind}",
+                "unseen",
+                name,
+                run.machine,
+                run.machine,
+                one.tokens_per_s,
+                run.tok_s,
+                one.interval(),
+            )
         )
     return made
 
@@ -291,7 +322,7 @@ def _published(
             name = " ".join(f"{machine.name} {run.quant} {run.mode} {run.workload}".split())
             place = name, machine.name, machine.name
             held: Use = "derived" if row.seen_by else "unseen"
-            by_machine.append(Case(f"{group} machine", held, *place, row.tok_s, run.tok_s))
+            by_machine.append(Case(f"{group} machine", held, *place, row.tok_s, run.tok_s, interval_of(row)))
             if row.fitted_tok_s is not None:
                 use: Use = "fitted" if run.use == "fit" else held
                 by_row.append(Case(f"{group} row", use, *place, row.fitted_tok_s, run.tok_s))

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from functools import cache
 
 from expert_residency.hwmodels.datasheet import CPU_SHARE, from_data_sheet
+from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.runs import LlamaRun, load_llama_runs
 from expert_residency.sim.choices.preset import EnginePreset, load_engine
+from expert_residency.sim.runs.constants import constants_of, scaled
+from expert_residency.sim.runs.interval import Interval, around
 from expert_residency.sim.runs.layer_sums import THIRDS, LayerSums, Parts
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder
 
@@ -37,6 +40,19 @@ class Prediction:
         """Held out: predicted over measured, less 1."""
         return self.tokens_per_s / self.run.tok_s - 1
 
+    def interval(self) -> Interval:
+        """Where 90 % of such rows lie."""
+        preset = load_engine(ENGINE)
+        assert preset.cpu_core_gb_per_s is not None
+        ratio = self.core_gb_per_s / preset.cpu_core_gb_per_s.value
+        (held,) = [one for one in constants_of((), preset) if one.path == ("cpu_core_gb_per_s",)]
+        machine = (machine_of(self.run),), preset
+        return around(
+            self.tokens_per_s,
+            lambda drawn: 1.0 / parts_of(self.run, scaled((), drawn[1], {held: ratio})[1], drawn[0][0]).ns,
+            machine,
+        )
+
 
 def geometry_of(run: LlamaRun) -> ModelGeometry:
     """The model of a row, with the bytes that its file has by tensor shapes."""
@@ -57,7 +73,15 @@ def one_token(geometry: ModelGeometry) -> RoutingTrace:
     return builder.build()
 
 
-def parts_of(run: LlamaRun, preset: EnginePreset) -> Parts:
+def machine_of(run: LlamaRun) -> HardwareProfile:
+    """The machine of a row by its data sheets."""
+    return from_data_sheet(
+        run.machine, gpu=run.gpu, gpu_gb_per_s=run.gpu_gb_per_s or 0, cpu=run.cpu, cores=run.cores,
+        ram_gb_per_s=run.ram_gb_per_s,
+    )  # fmt: skip
+
+
+def parts_of(run: LlamaRun, preset: EnginePreset, profile: HardwareProfile | None = None) -> Parts:
     """Where a token's time goes.
 
     Parameters
@@ -66,27 +90,30 @@ def parts_of(run: LlamaRun, preset: EnginePreset) -> Parts:
         Machine, model and `--n-cpu-moe`; None: all on the CPU.
     preset
         The engine.
+    profile
+        Its machine, if not as its data sheets say.
 
     Returns
     -------
     Parts
         Ns by cause.
     """
-    geometry = geometry_of(run)
-    profile = from_data_sheet(
-        run.machine, gpu=run.gpu, gpu_gb_per_s=run.gpu_gb_per_s or 0, cpu=run.cpu, cores=run.cores,
-        ram_gb_per_s=run.ram_gb_per_s,
-    )  # fmt: skip
+    geometry, profile = geometry_of(run), profile or machine_of(run)
     costs = LayerSums(one_token(geometry), {run.machine: profile}, profile, preset)
     if run.n_cpu_moe == "cpu":
-        total = costs.ends(run.machine, None)
-        for layer in range(geometry.n_layers):
-            total += costs.on_host(layer)
-        return total
-    total = costs.ends(run.machine, run.machine)
-    for layer, layer_id in enumerate(geometry.layer_ids):
-        total += costs.layer(run.machine, layer, 0 if layer_id < int(run.n_cpu_moe) else THIRDS)
-    return total
+        return _sum(costs.ends(run.machine, None), *[costs.on_host(0)] * geometry.n_layers)
+    on_cpu = sum(layer_id < int(run.n_cpu_moe) for layer_id in geometry.layer_ids)
+    layers = [costs.layer(run.machine, 0, thirds) for thirds in (0, THIRDS)]  # all layers are alike
+    return _sum(
+        costs.ends(run.machine, run.machine),
+        *[layers[0]] * on_cpu, *[layers[1]] * (geometry.n_layers - on_cpu),
+    )  # fmt: skip
+
+
+def _sum(first: Parts, *others: Parts) -> Parts:
+    for other in others:
+        first += other
+    return first
 
 
 @cache

@@ -20,6 +20,8 @@ from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.runs import ConstantSource, StrataRun, load_constant_sources, load_strata_runs
 from expert_residency.hwmodels.units import ns_for_bytes
 from expert_residency.sim.choices.preset import EnginePreset, load_engine
+from expert_residency.sim.runs.interval import Interval, around
+from expert_residency.sim.runs.interval import Machine as Drawn
 from expert_residency.sim.timed.costs import Costs
 from expert_residency.sim.timed.machine import Machine
 from expert_residency.sim.validation.fitting import search
@@ -36,6 +38,8 @@ from expert_residency.traces import ModelGeometry, load_model
 
 UNIONS = {1: 1.0, 2: 1.75, 3: 2.4, 4: 3.05}
 """Distinct misses of a window of so many rows, in those of one row (Niko1221/Strata)."""
+TOKENS_SD = 0.13
+"""Standard deviation of the logarithm of tokens a window: 2.4 to 3.6 over the rows that print them."""
 KNOBS = ("tokens a window", "fixed part", "processor rate", "time of a row")
 """What may be fitted, in this order; the first only where rows do not print it."""
 
@@ -143,6 +147,35 @@ class Left:
     reason: str
 
 
+_Item = tuple[Window, Costs, ModelGeometry, EnginePreset]
+
+
+def engine_of(run: StrataRun) -> EnginePreset:
+    """Preset of a row."""
+    return load_engine("strata-reference" if "spec-corrupt" in run.flags else "strata")
+
+
+def _item(run: StrataRun, profile: HardwareProfile, preset: EnginePreset) -> _Item:
+    geometry = load_model(MODELS[run.model], quant_of(run))
+    first = geometry.n_layers // run.n_gpus
+    split = (first,) * (run.n_gpus - 1) + (geometry.n_layers - first * (run.n_gpus - 1),)
+    machine = Machine.split((profile,) * run.n_gpus, split)
+    window = window_of(run, preset, profile, geometry)
+    return window, Costs.of(geometry, machine, preset), geometry, preset
+
+
+def interval_of(made: Prediction) -> Interval:
+    """Where 90 % of rows like this one lie; of a row that prints no tokens a window, theirs is in it."""
+    run = made.window.run
+
+    def speed(drawn: Drawn) -> float:
+        window, costs, geometry, preset = _item(run, drawn[0][0], drawn[1])
+        return 1.0 / predict_ms(window, costs, drawn[0][0], geometry, preset)
+
+    workload = TOKENS_SD if made.window.tokens is None else 0.0
+    return around(made.tok_s, speed, ((load_profile(run.profile),), engine_of(run)), workload=workload)
+
+
 def predict_group(name: str, runs: Sequence[StrataRun]) -> Group:
     """Predictions of one machine's rows, in none of which anything is missing.
 
@@ -155,21 +188,13 @@ def predict_group(name: str, runs: Sequence[StrataRun]) -> Group:
     """
     profile = load_profile(runs[0].profile)
     constants = load_constant_sources()
-    items: list[tuple[Window, Costs, ModelGeometry, EnginePreset]] = []
-    for run in runs:
-        geometry = load_model(MODELS[run.model], quant_of(run))
-        preset = load_engine("strata-reference" if "spec-corrupt" in run.flags else "strata")
-        first = geometry.n_layers // run.n_gpus
-        split = (first,) * (run.n_gpus - 1) + (geometry.n_layers - first * (run.n_gpus - 1),)
-        machine = Machine.split((profile,) * run.n_gpus, split)
-        window = window_of(run, preset, profile, geometry)
-        items.append((window, Costs.of(geometry, machine, preset), geometry, preset))
+    items = [_item(run, profile, engine_of(run)) for run in runs]
     chosen = [item for item in items if item[0].run.use == "fit"]
     free = [KNOBS[0]] if any(window.tokens is None for window, *_ in items) else []
     free += [knob for knob in KNOBS[1:] if knob != "processor rate" or any(w.cpu for w, *_ in items)]
     free = free[: min(4, len(chosen) // 2)]
 
-    def speed(item: tuple[Window, Costs, ModelGeometry, EnginePreset], knobs: dict[str, float]) -> float:
+    def speed(item: _Item, knobs: dict[str, float]) -> float:
         window, costs, geometry, preset = item
         tokens = window.tokens or TOKENS_A_WINDOW * knobs.get(KNOBS[0], 1.0)
         ms = predict_ms(
