@@ -191,9 +191,10 @@ class Cpu(Section):
             raise HardwareError(
                 f"the profile of {self.name} has no rates by worker count, so {workers} cannot be priced"
             )
-        return max(1, round(base * self._scale(workers) / self._scale(self.workers.count)))
+        return max(1, round(base * self.scale(workers) / self.scale(self.workers.count)))
 
-    def _scale(self, workers: int) -> float:
+    def scale(self, workers: int) -> float:
+        """Rate of the measured points at a number of workers; only ratios of it mean anything."""
         points = sorted((n, q.value) for n, q in self.expert_gb_per_s_by_workers.items())
         before = (0, 0.0)
         for point in points:

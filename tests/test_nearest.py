@@ -6,6 +6,7 @@ import pytest
 
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.hwmodels.runs import load_measured_runs
+from expert_residency.sim.validation.llamacpp import predict_llamacpp
 from expert_residency.sim.validation.nearest import ASPECTS, measured, trust
 from expert_residency.sim.validation.published import predict_published
 from tests.golden_runs import fill, said
@@ -22,7 +23,10 @@ def test_measured_runs_are_facts_with_sources():
 
 def test_errors_are_those_of_validate_and_say_whether_they_are_held_out():
     rows = {row.window.run: row for machine in predict_published()[0] for row in machine.rows}
-    found = [run for run in measured() if run.errors]
+    found = [run for run in measured() if run.errors and run.engine == "Strata"]
+    llama = [run for run in measured() if run.errors and run.engine == "llama.cpp"]
+    assert sorted(e for run in llama for e in run.errors) == sorted(one.error for one in predict_llamacpp())
+    assert all(run.held_out for run in llama)
     assert sum(len(run.errors) for run in found) == len(rows)
     assert sorted(e for run in found for e in run.errors) == sorted(row.error for row in rows.values())
     seen = {(r.gpu, r.cpu) for r, row in rows.items() if row.seen_by}
@@ -60,8 +64,8 @@ def test_a_fine_tune_is_its_base_and_spellings_are_one():
 
 
 def test_a_model_that_was_measured_but_never_predicted_is_not_called_unmeasured():
-    found = trust("gpt-oss-120b/MXFP4", [load_profile("tesla-p40")], "generic")
-    assert "model gpt-oss-120b (measured, not predicted)" in found.never
+    found = trust("qwen3-235b-a22b/Q2_K", [load_profile("tesla-p40")], "generic")
+    assert "model qwen3-235b-a22b (measured, not predicted)" in found.never
 
 
 @pytest.mark.parametrize(
@@ -85,3 +89,14 @@ def test_answers_carry_it(command, tmp_path):
         assert (row["median_error"] is None) == (not row["errors"])
     for words_never in data["never_compared"]:
         assert words_never in " ".join(text.split())
+
+
+def test_runs_of_the_engine_asked_for_are_known_as_such():
+    """llama.cpp's own rows were never alike in engine with an answer about llama.cpp."""
+    found = trust("qwen3.5-35b-a3b/Q4_K_M", [load_profile("rtx-5080:cpu=ryzen-9-9950x")], "llama.cpp")
+    run, alike = found.nearest[0]
+    assert run.engine == "llama.cpp"
+    assert set(alike) >= {"model", "card", "engine", "processor"}
+    assert run.off is not None
+    assert run.held_out
+    assert not [text for text in found.never if text.startswith("engine")]

@@ -130,7 +130,11 @@ DRAFTED = "--model qwen3.8-flash-next --hardware rtx-3090 --context 65536"
 PLAIN = f"run --trace <in>/tiny.parquet {CARD} --simulator reference"
 QUICK = f"sweep --trace <in>/tiny.parquet --passes 2 --workers 1 --out s --prefetch none --eviction lru {CARD}"
 CURVE = "curve <in>/tiny.parquet --simulator reference --points 2 --eviction lru"
+ADVICE = f"--model {MODEL}/FP16 --gpu tesla-p40 --session 1GiB --passes 4 --draws 2"
+LONG = ADVICE.replace("--session 1GiB", "").replace("tesla-p40", "rtx-3070")
+HERE = ADVICE + " --engine <in>/own.toml"
 LINES: dict[str, Line] = {
+    "advise": Line("advise --json out.json", ADVICE),
     "calibrate": Line("calibrate --cardless --disk 40GB --out p.toml", "", "sim.live.measure:measure"),
     "curve": Line("curve <in>/tiny.parquet --simulator reference --json out.json", "--points 2 --eviction lru"),
     "demo": Line("demo", "", "sim.studies.demo:run_demo"),
@@ -173,6 +177,20 @@ def alone(*options: str) -> tuple[str, str]:
 
 
 CASES: dict[str, dict[str, Any]] = {
+    "advise": {
+        "--model": (ADVICE, ADVICE.replace("FP16", "Q8_0")),
+        "--gpu": (ADVICE, ADVICE.replace("tesla-p40", "rtx-3090")),
+        "--engine": (ADVICE + " --engine ktransformers", HERE), "--count": (ADVICE, ADVICE + " --count 2"),
+        "--cpu": (ADVICE, ADVICE + " --cpu epyc-7763"), "--ram": Refused("--ram nothing"),
+        "--link": (HERE, HERE + " --link 3.0x4"),
+        "--context": tuple(f"{LONG} --context {n}" for n in (4_096, 100_000)),
+        "--kv-type": tuple(f"{LONG} --context 100000 --kv-type {kv}" for kv in ("fp16", "q4_0")),
+        "--session": (ADVICE, ADVICE.replace("1GiB", "20GiB")),
+        "--headroom": Refused("--engine generic --headroom 1GB"),
+        "--acceptance": Refused("--acceptance 2"), "--trace": (ADVICE, ADVICE + " --trace <in>/tiny.parquet"),
+        "--format": Refused("--format nothing"), "--passes": (ADVICE, ADVICE.replace("passes 4", "passes 6")),
+        "--draws": (HERE, HERE.replace("draws 2", "draws 5")), "--json": "--json other.json",
+    },
     "calibrate": {
         "--out": "--out q.toml", "--trace": "--trace bundled:tinymoe-code",
         "--model": alone(*(f"--trace <in>/tiny.parquet --model {MODEL}/{n}" for n in ("FP16", "Q8_0"))),
@@ -395,6 +413,9 @@ class Inputs:
         (self.folder / "tune.toml").write_text(TUNE)
         (self.folder / "runs.csv").write_text("capacity,miss,tokens_per_s\n0B,cpu,90\n50%,fetch,120\n")
         (self.folder / "p.toml").write_text('name = "p"\nbase = "rtx-3090"\nsummary = "s"\n')
+        (self.folder / "own.toml").write_text(
+            'base = "fetch-lru"\nname = "own"\n[knobs.cache]\nsets = "capacity"\nvalues = [0.01, 0.02]\n'
+        )
         (self.folder / "p.engine.toml").write_text('name = "p"\nbase = "generic"\nsummary = "s"\nsource = "s"\n')
         for words in (
             QUICK.replace("--out s", "--out <in>/swept"),

@@ -30,6 +30,7 @@ SPLIT = (
 )
 FIT = "fit runs.csv --trace bundled:tinymoe-code --hardware rtx-5070 --engine generic --passes 12"
 COMMANDS = {
+    "advise --json": "advise --model gpt-oss-20b --gpu tesla-p40 --passes 4 --draws 2 --json {}",
     "calibrate --out": "calibrate --like tesla-p40 --trace tiny.parquet --out {}.toml",
     "curve --json": "curve tiny.parquet --points 2 --eviction lru --json {}",
     "curve --plot": "curve tiny.parquet --points 2 --eviction lru --plot {}.png",

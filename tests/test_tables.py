@@ -96,6 +96,7 @@ def test_narrow_terminals_get_short_headings_then_blocks():
 
 
 EXAMPLES = {
+    "advise": ["advise --model gpt-oss-20b --gpu rtx-3070 --ram 64GB --passes 4 --draws 2"],
     "curve": ["curve <folder>/small.parquet --points 12 --eviction lru --eviction belady-window"],
     "demo": ["demo --passes 4 --workers 1"],
     "drafts": ["drafts <folder>/small.parquet --hardware rtx-5070 --slots-per-layer 16"],

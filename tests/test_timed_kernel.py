@@ -359,5 +359,5 @@ def test_another_order_at_equal_times_is_noticed(monkeypatch, owner, name, old, 
 def test_every_rule_and_time_of_a_preset_is_drawn():
     """A preset field that the kernel does not know would be ignored by it: it must be met in the runs above."""
     told = {"name", "summary", "source", "policy", "notes", "miss", "dense_launches", "expert_launches"}
-    told |= {"places", "compared"}  # how an engine is planned, not how it runs
+    told |= {"places", "compared", "knobs"}  # how an engine is planned, not how it runs
     assert set(EnginePreset.model_fields) == told | set(CHANGED)

@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from expert_residency.hwmodels.quantity import Count, Quantity, Rate, Share
+from expert_residency.sim.choices.knob import Knob
 from expert_residency.toml import Shelf, checked
 
 ENGINES = Shelf("expert_residency.sim.choices", "presets", "engine")
@@ -96,6 +97,8 @@ class EnginePreset(BaseModel):
     policy
         Choices of a run that this engine makes if the user does not: eviction, admission, placement, scope, host,
         kv_type.
+    knobs
+        What its user may set: the space that `residency advise` searches.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -137,6 +140,7 @@ class EnginePreset(BaseModel):
     beside_us: Quantity | None = None
     policy: dict[Chosen, str] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
+    knobs: dict[str, Knob] = Field(default_factory=dict)
 
     @cached_property
     def plan_ns(self) -> int:

@@ -51,6 +51,7 @@ def root(
 def _register() -> None:
     """Each module adds its command to `app` when imported."""
     from expert_residency.sim.cli import (  # noqa: F401
+        advise,
         calibrate,
         curve,
         demo,

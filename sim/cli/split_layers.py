@@ -215,6 +215,7 @@ def show_rules(
     from expert_residency.sim.split.report import in_gb
     from expert_residency.sim.split.rules import parse_rules
     from expert_residency.sim.split.study import split_caveats
+    from expert_residency.sim.validation.nearest import trust
     from expert_residency.traces import load_model
 
     geometry = load_model(question.model, question.quants[0])
@@ -229,13 +230,14 @@ def show_rules(
     found = report(problem, rules, divided, ALL if ngl is None else ngl)
     known = split_caveats(question, trace, profiles)
     host = HostFacts.of(profiles[question.host], geometry.quant_family, question.ram_bytes)
+    behind = trust(geometry.label, [profiles[name] for name in question.cards[0]], question.engine)
     if json is not None:
         devices = [vars(device) | {"over_bytes": device.over_bytes} for device in found.devices]
         write_json(
             json,
             vars(found)
             | {"devices": devices, "model": geometry.label, "engine": preset.name, "caveats": known}
-            | {"host": host.to_dict()},
+            | {"host": host.to_dict(), "trust": behind.to_dict()},
         )
         if str(json) == "-":
             return
@@ -252,6 +254,7 @@ def show_rules(
     show(out)
     if found.tokens_per_s is not None and found.pass_ns is not None:
         say(f"{found.tokens_per_s:.1f} tok/s simulated, a pass takes {found.pass_ns / 1e6:.2f} ms")
+    show_trust(behind)
     caution(known)
     warn(list(found.warnings))
 
@@ -278,6 +281,7 @@ def show_engines(
     from expert_residency.sim.split.host import HostFacts
     from expert_residency.sim.split.report import label
     from expert_residency.sim.split.study import split_caveats
+    from expert_residency.sim.validation.nearest import trust
     from expert_residency.traces import load_model
 
     alone = [cards for cards in question.cards if not any(profiles[name].has_card for name in cards)]
@@ -297,8 +301,16 @@ def show_engines(
     known = split_caveats(question, trace, profiles)
     family = load_model(question.model, question.quants[0]).quant_family
     host = HostFacts.of(profiles[question.host], family, question.ram_bytes)
+    first = max((row for row in rows if row["tokens_per_s"]), key=lambda row: row["tokens_per_s"], default=None)
+    behind = None
+    if first is not None:
+        label_ = load_model(question.model, first["quant"]).label
+        behind = trust(label_, [profiles[name] for name in first["cards"]], first["engine"])
     if json is not None:
-        write_json(json, {"model": question.model, "engines": rows, "caveats": known, "host": host.to_dict()})
+        data = {"model": question.model, "engines": rows, "caveats": known, "host": host.to_dict()}
+        if behind is not None:
+            data["trust"] = behind.to_dict() | {"of": first}
+        write_json(json, data)
         if str(json) == "-":
             return
     say(host.text)
@@ -316,4 +328,7 @@ def show_engines(
     for row in rows:
         if row["limit"]:
             say(f"{row['engine']}, {label(row['cards'])}: {row['limit']}.")
+    if first is not None and behind is not None:
+        say(f"behind the fastest, {first['engine']} on {label(first['cards'])}:")
+        show_trust(behind)
     caution(known)

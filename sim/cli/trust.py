@@ -32,8 +32,8 @@ def show_trust(found: Trust) -> None:
             low, high = min(run.tok_s), max(run.tok_s)
             cards = f"{run.cards}x " if run.cards > 1 else ""
             shown.add_row(
-                f"{run.engine}, {cards}{run.card}, {run.processor or 'processor not named'}: {run.model} "
-                f"{run.quantization}, {run.knobs}".rstrip(", "), ", ".join(alike), str(len(run.tok_s)),
+                f"{run.engine}, {cards}{run.card or 'no card'}, {run.processor or 'processor not named'}: "
+                f"{run.model} {run.quantization}, {run.knobs}".rstrip(", "), ", ".join(alike), str(len(run.tok_s)),
                 number(low, 1) if low == high else f"{number(low, 1)}-{number(high, 1)}",
                 percent(run.off, 1), "-" if run.off is None else "yes" if run.held_out else "no",
             )  # fmt: skip

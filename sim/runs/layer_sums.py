@@ -91,7 +91,13 @@ class LayerSums:
         self.tokens = int(trace.pass_emits[self.passes].sum())
         self._costs: dict[str, Costs] = {}
         self._known: dict[tuple[str, int, int], Parts] = {}
+        self._reads: dict[str, int] = {}
         self._dram = host.dram.shared_mb_per_s
+
+    def count_as(self, other: LayerSums) -> None:
+        """Take the events of another one that stands on the same trace, instead of counting them again."""
+        assert other.trace is self.trace
+        self._events = other._events
 
     @cached_property
     def _events(self) -> list[Counter[tuple[int, tuple[int, ...]]]]:
@@ -152,8 +158,10 @@ class LayerSums:
         return int(kv_bytes(self.geometry, length, self.context.kv_type).sum())
 
     def _attention(self, card: str) -> int:
-        machine = Machine.single(self.cards[card], self.geometry.n_layers)
-        return int(attention_ns(self.trace, machine, self.context)[0][self.passes].sum())
+        if card not in self._reads:
+            machine = Machine.single(self.cards[card], self.geometry.n_layers)
+            self._reads[card] = int(attention_ns(self.trace, machine, self.context)[0][self.passes].sum())
+        return self._reads[card]
 
     def _event(self, card: str, layer: int, thirds: int, n_rows: int, wanting: tuple[int, ...]) -> Parts:
         costs, preset = self.costs(card), self.preset

@@ -16,6 +16,7 @@ from typing import Any
 
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.runs import load_measured_runs, load_strata_runs
+from expert_residency.sim.validation.llamacpp import predict_llamacpp
 from expert_residency.sim.validation.published import predict_published
 from expert_residency.sim.validation.rows import MODELS
 
@@ -23,10 +24,12 @@ ASPECTS = ("model", "card", "engine", "processor", "quantization")
 """In what two runs can be alike, the weightiest first."""
 WEIGHTS = dict(zip(ASPECTS, (8, 6, 4, 3, 2), strict=True))
 ENGINES = {
-    "strata": "strata", "strata-0.1.31": "strata", "strata-reference": "strata", "bigmoe-edge": "bigmoeonedge",
-    "llama.cpp-expert-cache": "llama.cpp", "ncmoe": "llama.cpp", "freetoken-hybrid": "freetoken",
+    "strata-0.1.31": "strata", "strata-reference": "strata", "bigmoe-edge": "bigmoeonedge",
+    "ncmoe": "llama.cpp", "freetoken-hybrid": "freetoken",
 }  # fmt: skip
-"""Presets and the engines that they are of; `generic` is none in particular."""
+"""Presets that are called otherwise than the engine in its reports."""
+NOBODYS = ("generic", "fetch-lru")
+"""Presets of no engine in particular."""
 SHOWN = 3
 
 
@@ -136,6 +139,11 @@ def measured() -> tuple[Measured, ...]:
         key = ("Strata", run.gpu, run.n_gpus, run.cpu, run.model, run.quant, run.mode)
         if run.tok_s is not None and key not in found:
             add(key, run.tok_s)
+    for one in predict_llamacpp():
+        llama = one.run
+        where = "all experts on the card" if llama.n_cpu_moe == "0" else f"--n-cpu-moe {llama.n_cpu_moe}"
+        where = "no card" if llama.n_cpu_moe == "cpu" else where
+        add(("llama.cpp", llama.gpu, 1, llama.cpu, llama.model, llama.quant, where), llama.tok_s, one.error)
     for row in load_measured_runs():
         if row.kind in ("run", "resident"):
             add((row.engine, row.gpu, row.n_gpus, row.cpu, row.model, row.quant, row.mode), row.tok_s)
@@ -149,7 +157,7 @@ def _alike(run: Measured, model: str, quant: str, profiles: Sequence[HardwarePro
     same = {
         "model": _plain_model(run.model) == _plain_model(model),
         "card": {_plain_card(card) for card in run.card.split(" + ")} == cards,
-        "engine": run.engine.lower().split()[0] == ENGINES.get(engine, ""),
+        "engine": run.engine.lower().split()[0] == ENGINES.get(engine, engine),
         "processor": bool(cpu) and _plain_cpu(run.processor) == cpu,
         "quantization": bool(quant) and _plain_quant(run.quantization) == _plain_quant(quant),
     }
@@ -196,7 +204,7 @@ def trust(label: str, profiles: Sequence[HardwareProfile], engine: str, n: int =
         "processor": profiles[0].cpu.name,
         "quantization": quant or "that is not named",
     }
-    none = set() if engine in ENGINES else {"engine"}  # `generic` is nobody's
+    none = {"engine"} if engine in NOBODYS else set()
     never = [
         f"{aspect} {words[aspect]} ({'measured, not predicted' if aspect in known else 'not measured'})"
         for aspect in ASPECTS

@@ -82,15 +82,18 @@ class LayerPlanner:
     def by_first_layers(self) -> tuple[int, LayerPlacement] | None:
         """The fastest placement that `--n-cpu-moe N` and `-ts` can say, and its N; None if none fits."""
         found: tuple[int, LayerPlacement] | None = None
-        geometry = self.problem.geometry
         for n in range(self.problem.total_layers + 1):
-            thirds = [0 if layer_id < n else THIRDS for layer_id in geometry.layer_ids]
-            for order in self.orders:
-                each = self._divide(order, thirds)
-                placement = each and evaluate(self.problem, order, each, thirds)
-                if placement and (found is None or placement.rank < found[1].rank):
-                    found = n, placement
+            placement = self.of_first_layers(n)
+            if placement and (found is None or placement.rank < found[1].rank):
+                found = n, placement
         return found
+
+    def of_first_layers(self, n: int) -> LayerPlacement | None:
+        """The fastest division of `--n-cpu-moe N` over the cards; None if none fits."""
+        thirds = [0 if layer_id < n else THIRDS for layer_id in self.problem.geometry.layer_ids]
+        divided = [(order, each) for order in self.orders if (each := self._divide(order, thirds))]
+        made = [evaluate(self.problem, order, each, thirds) for order, each in divided]
+        return min((one for one in made if one), key=lambda placement: placement.rank, default=None)
 
     # ---- one order of the cards -------------------------------------------------------------------
 

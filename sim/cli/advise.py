@@ -1,0 +1,235 @@
+"""`residency advise`: the best setting of an engine on a machine, and what would change it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from expert_residency.sim.cli import app
+from expert_residency.sim.cli.choices import option
+from expert_residency.sim.cli.common import (
+    MODEL_FORMS,
+    FormatOpt,
+    JsonOpt,
+    caution,
+    given,
+    percent,
+    say,
+    show,
+    table,
+    write_json,
+)
+from expert_residency.sim.cli.trust import show_trust
+
+if TYPE_CHECKING:
+    from expert_residency.sim.studies.advise import Advice, Ask, Task
+
+PASSES = 120
+
+
+@app.command()
+def advise(
+    run: typer.Context,
+    model: Annotated[str, typer.Option("--model", help=f"Model: {MODEL_FORMS}.")],
+    gpu: Annotated[
+        list[str],
+        typer.Option(
+            "--gpu",
+            "--hardware",
+            help="Machine profile, or a card (residency list gpus); several cards joined by +, or repeated.",
+        ),
+    ],
+    engine: Annotated[
+        str, typer.Option(help="Engine: preset, NAME or FILE.toml; its table [knobs] is what is searched.")
+    ] = "llama.cpp",
+    count: Annotated[int, typer.Option(min=1, max=4, help="Copies of one --gpu.")] = 1,
+    cpu: Annotated[
+        str | None, typer.Option("--cpu", help="Processor, as ryzen-5-5600x (residency list cpus).")
+    ] = None,
+    ram: Annotated[
+        str | None, typer.Option("--ram", help="Host memory, as 64GB or 64GB@6000x2 (MT/s, channels).")
+    ] = None,
+    link: Annotated[str | None, typer.Option("--link", help="Link of each card, as 4.0x8.")] = None,
+    context: Annotated[int, typer.Option(min=1, help="Tokens of context that VRAM is kept for.")] = 32_768,
+    kv_type: Annotated[str | None, option("kv_type", default="the engine's", also=("--kv",))] = None,
+    session: Annotated[
+        str | None,
+        typer.Option("--session", help="Bytes of the context on each card, where the model's file does not say."),
+    ] = None,
+    headroom: Annotated[
+        str, typer.Option(help="Memory that an engine of whole layers leaves free of experts.")
+    ] = "10GB",
+    acceptance: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Chance that a draft is accepted; published ones are 0.64 to 0.85."),
+    ] = 0.75,
+    trace: Annotated[
+        list[str] | None,
+        typer.Option("--trace", help="Recorded routing; repeat for several workloads. Generated ones by default."),
+    ] = None,
+    fmt: FormatOpt = None,
+    passes: Annotated[int, typer.Option(min=4, help="Passes of each trace that a setting is run on.")] = PASSES,
+    draws: Annotated[
+        int, typer.Option(min=2, help="Runs of the interval, each with other constants and another workload.")
+    ] = 16,
+    json: JsonOpt = None,
+) -> None:
+    """Search every knob of an engine: the best setting, what each is worth, how sure that is."""
+    from expert_residency.errors import SimError
+    from expert_residency.sim.choices.caveats import caveats, texts
+    from expert_residency.sim.studies.advise import LayerTask, TimedTask
+    from expert_residency.sim.studies.advise import advise as found_by
+    from expert_residency.sim.validation.nearest import trust
+
+    if fmt is not None and trace is None:
+        raise SimError("--format says how to read a file: give it with --trace")
+    ask = _ask(run, gpu, count, cpu, ram, link, model, engine, context, kv_type, session, headroom, acceptance,
+               trace, fmt, passes)  # fmt: skip
+    layered = LayerTask(ask) if ask.preset.places == "layers" else None
+    task: Task = layered or TimedTask(ask)
+    quiet = str(json) == "-"
+    advice = found_by(task, runs=draws, progress=None if quiet else lambda text: say(f"{text} ...", err=True))
+    options = layered.lines(advice.found.best) if layered else []
+    lines = [(line.text, line.what, line.placement.tokens_per_s) for line in options]
+    geometry = ask.traces[0].geometry
+    behind = trust(geometry.label, ask.profiles, ask.preset.name)
+    known = texts(caveats(ask.traces[0], hardware=ask.profiles, context_counted=True))
+    if json is not None:
+        head = {"engine": ask.preset.name, "model": geometry.label, "hardware": list(ask.names)}
+        write_json(json, head | _plain(advice, task, lines) | {"trust": behind.to_dict(), "caveats": known})
+        if quiet:
+            return
+    _print(advice, task, ask, lines)
+    show_trust(behind)
+    caution(known)
+
+
+def _ask(
+    run: typer.Context, gpu: list[str], count: int, cpu: str | None, ram: str | None, link: str | None, model: str,
+    engine: str, context: int, kv_type: str | None, session: str | None, headroom: str, acceptance: float,
+    trace: list[str] | None, fmt: str | None, passes: int,
+) -> Ask:  # fmt: skip
+    """The question of the words."""
+    from expert_residency.errors import SimError
+    from expert_residency.hwmodels.registry import load_profile, with_parts
+    from expert_residency.hwmodels.units import parse_size
+    from expert_residency.sim.choices.preset import load_engine
+    from expert_residency.sim.choices.spec import read_names
+    from expert_residency.sim.split.study import with_ram
+    from expert_residency.sim.studies.advise import Ask
+    from expert_residency.sim.studies.advise.workloads import workloads
+
+    preset = load_engine(engine)
+    made = with_parts(read_names("gpu", gpu), cpu=cpu, ram=ram, link=link)
+    if count > 1 and len(made) > 1:
+        raise SimError(f"--count {count} is of one card: {len(made)} are named")
+    found = [(name, profile or load_profile(name)) for name, profile in made.items()] * count
+    if ram is not None:
+        found = [(name, profile if made[name] else with_ram(profile, parse_size(ram))) for name, profile in found]
+    bare = [name for name, profile in found if not profile.has_card]
+    if bare and preset.places == "experts":
+        raise SimError(f"engine {engine} keeps single experts on a card, and {bare[0]} has none: ask llama.cpp")
+    if preset.places == "experts" and given(run, among=("headroom",)):
+        raise SimError(f"--headroom with --engine {engine}: it is of engines that place whole layers")
+    if session is not None and (extra := given(run, among=("context",))):
+        raise SimError(f"{extra[0]} beside --session: this says what a context takes, --session gives it")
+    shared = all(profile.one_memory for _, profile in found) and not given(run, among=("headroom",))
+    return Ask(
+        engine, preset, tuple(profile for _, profile in found), tuple(name for name, _ in found),
+        workloads(model, trace or [], fmt, passes), context, kv_type or preset.kv_type,
+        None if session is None else parse_size(session), acceptance, 0 if shared else parse_size(headroom),
+    )  # fmt: skip
+
+
+def _print(advice: Advice, task: Task, ask: Ask, lines: list[tuple[str, str, float]]) -> None:
+    best, geometry = advice.found, ask.traces[0].geometry
+    say(
+        f"{geometry.label} on {' + '.join(ask.names)} in {ask.preset.name}: {advice.speed:.1f} tok/s "
+        f"(90 %: {advice.interval.text})"
+    )
+    if lines:
+        for text, what, speed in lines:
+            say(f"  {speed:.1f} tok/s simulated, {what}: {text}{_others(advice)}")
+    else:
+        words = " ".join(worth.text for worth in advice.worths if worth.text)
+        say(f"  {words or 'the defaults of the engine'}")
+    out = table(
+        "each knob with the others at their best; loss by the values beside the best",
+        ["knob", "best", "default", "gain %", "below", "loss %", "above", "loss %"],
+        left=1,
+    )
+    for one in advice.worths:
+        default = "-" if one.default is None else one.labels[one.default]
+        gain = "-" if one.default is None else "no fit" if one.gain is None else percent(one.gain, 1)
+        out.add_row(
+            one.name, one.labels[one.best], default, gain,
+            *(text for value in (one.below, one.above) for text in _beside(one, value)),
+        )  # fmt: skip
+    show(out)
+    if advice.flips:
+        flips = table(
+            "what would change the answer: numbers that may be so, and are not known better",
+            ["constant", "is", "5 %", "95 %", "changes at", "then better", "loss %"],
+            left=1, also_text=("then better",),
+        )  # fmt: skip
+        for flip in advice.flips:
+            known = flip.constant
+            flips.add_row(
+                f"{known.name} ({known.kind})", f"{known.value:.4g}", f"{flip.low:.4g}", f"{flip.high:.4g}",
+                f"{flip.at:.4g}", f"{flip.knob} {flip.label}", percent(flip.loss, 1),
+            )  # fmt: skip
+        show(flips)
+    else:
+        say("no constant changes the best setting within what it may be")
+    how = "every setting was tried" if best.complete else (
+        f"found from {best.agreed} of {best.starts} starts, one knob after the other"
+    )  # fmt: skip
+    say(
+        f"{how}; the interval is of {advice.runs} runs with constants as they may be ({advice.felt} matter) and "
+        f"{advice.workloads} workload{'s' if advice.workloads > 1 else ''}"
+    )
+
+
+def _others(advice: Advice) -> str:
+    """Flags beside those of a placement."""
+    words = [worth.text for worth in advice.worths if worth.name != "cpu-layers" and worth.text]
+    return "".join(f" {word}" for word in words)
+
+
+def _beside(one: Any, value: Any) -> tuple[str, str]:
+    if value is None:
+        return "-", "-"
+    regret = one.regret(value)
+    return one.labels[value], "no fit" if regret is None else percent(regret, 1)
+
+
+def _plain(advice: Advice, task: Task, lines: list[tuple[str, str, float]]) -> dict[str, Any]:
+    """JSON-able form."""
+    return {
+        "tokens_per_s": advice.speed, "interval_90": advice.interval.to_dict(), "runs": advice.runs,
+        "workloads": advice.workloads, "constants_felt": advice.felt,
+        "flags": [worth.text for worth in advice.worths if worth.text],
+        "setting": {worth.name: worth.best for worth in advice.worths},
+        "search": {name: getattr(advice.found, name) for name in ("agreed", "starts", "complete")},
+        "options": [{"text": text, "what": what, "tokens_per_s": speed} for text, what, speed in lines],
+        "knobs": [
+            {
+                "name": worth.name, "best": worth.best, "default": worth.default, "gain": worth.gain,
+                "default_tokens_per_s": worth.without,
+                "values": [
+                    {"value": value, "flag": control.text(value), "tokens_per_s": speed}
+                    for value, speed in worth.values
+                ],
+            }
+            for worth, control in zip(advice.worths, task.controls, strict=True)
+        ],
+        "flips": [
+            {
+                "constant": flip.constant.name, "kind": flip.constant.kind, "value": flip.constant.value,
+                "low": flip.low, "high": flip.high, "at": flip.at, "knob": flip.knob, "then": flip.value,
+                "loss": flip.loss,
+            }
+            for flip in advice.flips
+        ],
+    }  # fmt: skip

@@ -1,0 +1,249 @@
+"""`residency advise`: the setting said to be best is, its numbers are those of runs, an engine is one file."""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from expert_residency.errors import SimError
+from expert_residency.hwmodels.quantity import Quantity
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.sim.choices.preset import ENGINES, EnginePreset, list_engines, load_engine
+from expert_residency.sim.choices.spec import make_spec
+from expert_residency.sim.cli import main
+from expert_residency.sim.runs.constants import scaled
+from expert_residency.sim.runs.simulate import simulate
+from expert_residency.sim.split.layers.by_rules import report
+from expert_residency.sim.split.rules import parse_rules
+from expert_residency.sim.studies.advise import Ask, LayerTask, TimedTask, advise
+from expert_residency.sim.studies.advise.search import Searcher
+from expert_residency.sim.studies.advise.task import whole, with_workers
+from expert_residency.toml import checked
+from expert_residency.traces import load_model
+from expert_residency.traces.synthetic import generate, load_style
+
+MODEL = "granite-3.0-1b-a400m"
+SESSION = 1 << 30
+
+
+def routing(quant="FP16", seeds=(1, 2), tokens=10):
+    return tuple(
+        generate(load_model(MODEL, quant), load_style("qwen3-30b-a3b"), tokens=tokens, seed=seed, weights=False)
+        for seed in seeds
+    )
+
+
+def asked(engine, cards=("tesla-p40",), *, session=SESSION, preset=None, **more):
+    preset = preset or load_engine(engine)
+    profiles = tuple(map(load_profile, cards))
+    return Ask(engine, preset, profiles, tuple(cards), routing(), 4096, preset.kv_type, session, **more)
+
+
+def with_knobs(engine, knobs):
+    """A preset whose table of knobs is another."""
+    return checked(EnginePreset, ENGINES.load(engine) | {"knobs": knobs}, where="test")
+
+
+SMALL = {
+    "pcie-share": {
+        "sets": "engine.pcie_share",
+        "flag": "--share {value}",
+        "values": [0.0, 0.3, 0.6],
+        "default": 0.3,
+    },
+    "cache": {"sets": "capacity", "flag": "--mib {mib:.0f}", "values": [0.01, 0.02], "default": 0.01},
+    "swaps": {"sets": "admission.swaps", "flag": "--swaps {value}", "values": [0, 96], "default": 96},
+}
+
+
+@pytest.mark.parametrize("name", list_engines())
+def test_every_engine_has_a_space_that_can_be_searched(name):
+    """Each knob sets something that is there: a field of the preset, a parameter of its policy, a run's word."""
+    task_of = LayerTask if load_engine(name).places == "layers" else TimedTask
+    task = task_of(asked(name))
+    assert task.controls
+    start = tuple(c.values[0] if c.default is None else c.default for c in task.controls)
+    for at, control in enumerate(task.controls):
+        for value in (control.values[0], control.values[-1]):
+            setting = (*start[:at], value, *start[at + 1 :])
+            assert task.speed(setting) is not None or task.refused[setting]
+            assert isinstance(control.text(value), str)
+
+
+def test_a_small_space_is_searched_whole_and_its_numbers_are_those_of_runs():
+    preset = with_knobs("strata", SMALL)
+    task = TimedTask(asked("strata", preset=preset))
+    made = advise(task, runs=4)
+    assert made.found.complete
+    room = sum(task.room)
+
+    def run(share, part, swaps):
+        own = preset.model_copy(update={"pcie_share": Quantity(value=share, kind="measured", source="as asked")})
+        words = {
+            "hardware": "tesla-p40", "engine": "strata", "capacity": f"{int(part * room)}B",
+            "admission": f"strata-adaptive:swaps={swaps}",
+        }  # fmt: skip
+        return simulate(task.ask.traces[0], make_spec(words), preset=own).tokens_per_s
+
+    every = {(a, b, c): run(a, b, c) for a in (0.0, 0.3, 0.6) for b in (0.01, 0.02) for c in (0, 96)}
+    assert made.speed == max(every.values())
+    best = made.found.best
+    for at, worth in enumerate(made.worths):
+        default = (*best[:at], worth.default, *best[at + 1 :])
+        assert worth.without == every[default]
+        assert worth.gain == pytest.approx(made.speed / every[default] - 1)
+        assert dict(worth.values) == {
+            value: every[(*best[:at], value, *best[at + 1 :])] for value, _ in worth.values
+        }
+    assert made.interval.low < made.speed < made.interval.high
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_no_knob_alone_gains_anything(data):
+    """Whatever the speeds are, and wherever settings do not fit."""
+    sizes = data.draw(st.lists(st.integers(2, 7), min_size=4, max_size=5))
+    seed = data.draw(st.integers(0, 1 << 20))
+    lacking = data.draw(st.floats(0, 0.5))
+
+    class Drawn:
+        controls = TimedTask(asked("strata", preset=with_knobs("strata", SMALL))).controls[:1] * len(sizes)
+        constants = ()
+        workloads = 1
+
+        def __init__(self):
+            self.refused = {}
+            self.controls = tuple(
+                replace(c, values=tuple(range(n)), default=0) for c, n in zip(self.controls, sizes, strict=True)
+            )
+
+        def speed(self, setting, machine=None, workload=0):
+            dice = np.random.default_rng([seed, *setting])
+            if dice.random() < lacking:
+                self.refused[setting] = "drawn"
+                return None
+            return 1.0 + dice.random()
+
+    searcher = Searcher(Drawn())
+    found = None
+    with suppress(SimError):
+        found = searcher.search()
+    if found is None:
+        assert not [speed for speed in searcher.known.values() if speed]
+        return
+    for at in range(len(sizes)):
+        assert max(speed or 0.0 for speed in searcher.along(found.best, at).values()) <= found.speed
+    assert found.speed >= (searcher.speed(found.default) or 0.0)
+    if found.complete:
+        assert found.speed == max(speed or 0.0 for speed in searcher.known.values())
+
+
+@pytest.mark.parametrize("cards", [("tesla-p40",), ("rtx-3070", "tesla-p40")])
+def test_options_of_whole_layers_are_what_was_simulated(cards):
+    """Fed back through llama.cpp's own rules, each value of the knob has the speed that is printed."""
+    task = LayerTask(asked("llama.cpp", cards))
+    made = advise(task, runs=2)
+    assert made.found.complete
+    problem = task._planner(made.found.best, None, 0).problem
+    layers = next(worth for worth in made.worths if worth.name == "cpu-layers")
+    checked_ = 0
+    for n, speed in layers.values:
+        if speed is None:
+            continue
+        placement = task.placement((n, *made.found.best[1:]))
+        back = report(
+            replace(problem, costs=problem.costs, cards=placement.cards),
+            parse_rules([], n, problem.geometry.layer_ids),
+            [*placement.ts[:-1], placement.ts[-1] + 1],
+        )
+        assert back.tokens_per_s == pytest.approx(speed, rel=1e-9)
+        checked_ += 1
+    assert checked_ > 3
+    assert made.found.speed == max(speed for _, speed in layers.values if speed)
+    assert made.speed >= made.found.speed
+    assert task.lines(made.found.best)[0].placement.tokens_per_s == made.speed
+
+
+def test_a_constant_that_flips_the_choice_is_named():
+    """Of two ways that are near each other some constant, within what it may be, makes the other one faster."""
+    knobs = {"share": SMALL["pcie-share"] | {"values": [0.0, 1.0], "default": 0.0}}
+    task = TimedTask(asked("strata", preset=with_knobs("strata", knobs)))
+    task.room = (200 << 20,)
+    made = advise(task, runs=2)
+    assert made.flips
+    other = (1.0 - made.found.best[0],)
+    for flip in made.flips:
+        assert (flip.value,) == other
+        assert flip.low <= flip.at <= flip.high
+        far = (flip.high if flip.at > flip.constant.value else flip.low) / flip.constant.value
+        there = scaled(task.ask.profiles, task.ask.preset, {flip.constant: far})
+        ours, theirs = task.speed(made.found.best, there), task.speed(other, there)
+        assert flip.loss == pytest.approx(1 - ours / theirs)
+        assert theirs > ours
+
+
+def test_workers_scale_by_measured_points_or_by_what_a_core_reads():
+    profile = load_profile("tesla-p40")
+    preset = load_engine("strata")
+    one = with_workers(profile, preset, 1).cpu.expert_mb_per_s("pinned", "q4")
+    assert one <= 12_000
+    rates = {n: Quantity(value=n if n < 5 else 3.0, kind="measured", source="a test") for n in (1, 4, 8)}
+    own = profile.model_copy(
+        update={"cpu": profile.cpu.model_copy(update={"expert_gb_per_s_by_workers": rates, "workers": rates[4]})}
+    )
+    base = own.cpu.expert_mb_per_s("pinned", "q4")
+    assert with_workers(own, preset, 8).cpu.expert_mb_per_s("pinned", "q4") == pytest.approx(base * 0.75, rel=0.01)
+    assert whole([0.25, 0.5, 1.0], 2) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "words"),
+    [
+        ({"a": {"sets": "nothing", "values": [1, 2]}}, "sets 'nothing'"),
+        ({"a": {"sets": "capacity", "values": [1.0]}}, "two values at least"),
+        ({"a": {"sets": "capacity", "values": [0.5, 1.0], "default": 2}}, "default 2 is not among"),
+        ({"a": {"sets": "capacity", "values": [0.5, 1.0], "flag": "{else}"}}, "flag '{else}'"),
+    ],
+)
+def test_a_knob_that_makes_no_sense_is_refused_in_a_sentence(knobs, words):
+    with pytest.raises(SimError, match=words):
+        with_knobs("strata", knobs)
+
+
+def test_an_engine_of_ones_own_is_one_file(tmp_path, capsys):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'base = "fetch-lru"\nname = "mine"\n[knobs.room]\nsets = "capacity"\nflag = "--room {mib:.0f}"\n'
+        "values = [0.01, 0.02]\ndefault = 0.01\n"
+    )
+    words = f"advise --model {MODEL}/FP16 --gpu tesla-p40 --engine {path} --session 1GiB --passes 8 --draws 2"
+    with pytest.raises(SystemExit):
+        main([*words.split(), "--json", "-"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["engine"] == "mine"
+    assert [knob["name"] for knob in found["knobs"]] == ["room"]
+    speeds = [value["tokens_per_s"] for value in found["knobs"][0]["values"]]
+    assert found["tokens_per_s"] == max(speeds)
+    assert found["flags"][0].startswith("--room ")
+    assert found["trust"]["never_compared"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--gpu none --cpu ryzen-5-5600x --ram 64GB --engine strata", "has none: ask llama.cpp"),
+        ("--gpu tesla-p40 --engine strata --headroom 3GB", "--headroom with --engine strata"),
+        ("--gpu tesla-p40 --gpu rtx-3070 --count 2", "--count 2 is of one card"),
+        ("--gpu tesla-p40 --context 5000", "--context beside --session"),
+        ("--gpu tesla-p40 --format table", "give it with --trace"),
+    ],
+)
+def test_what_would_do_nothing_is_refused(words, said, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["advise", "--model", f"{MODEL}/FP16", "--session", "1GiB", *words.split()])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
