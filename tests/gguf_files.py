@@ -33,6 +33,8 @@ def _value(value: Any) -> bytes:
         return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(_string, value))
     if value and isinstance(value[0], bool):
         return struct.pack("<IIQ", 9, 7, len(value)) + struct.pack(f"<{len(value)}?", *value)
+    if value and isinstance(value[0], float):
+        return struct.pack("<IIQ", 9, 6, len(value)) + struct.pack(f"<{len(value)}f", *value)
     return struct.pack("<IIQ", 9, 5, len(value)) + struct.pack(f"<{len(value)}i", *value)
 
 

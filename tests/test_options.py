@@ -269,7 +269,8 @@ CASES: dict[str, dict[str, Any]] = {
         "--model": "--model n", "--prompt-file": "--prompt-file <in>/b.txt", "--out": Refused("--out no/where/x"),
         "--decode-tokens": "--decode-tokens 2", "--prefill-chunk": "--prefill-chunk 2", "--seed": "--seed 2",
         "--temperature": "--temperature 1", "--look-ahead": "--look-ahead 2", "--device": "--device other",
-        "--dtype": "--dtype float32",
+        "--dtype": "--dtype float32", "--device-map": Refused("--device cpu --device-map auto"),
+        "--load-in": Refused("--load-in 3bit"), "--gguf": Refused("--gguf <in>/a.txt"),
     },
     "replay": {
         **reading("replay {} --simulator reference --json out.json --capacity 25% --eviction lru"),

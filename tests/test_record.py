@@ -43,9 +43,19 @@ def make(family: str, **changes: Any) -> Any:
     config = getattr(transformers, f"{family}Config")(**{**COMMON, **FAMILIES[family], **changes})
     torch.manual_seed(5)
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
-    for router in find_routers(model):  # the initial routers are so flat that ties would decide
-        torch.nn.init.normal_(next(router.module.parameters()), std=0.5)
+    for gate in gates(model):  # the initial routers are so flat that ties would decide
+        torch.nn.init.normal_(gate.weight, std=0.5)
     return model
+
+
+def gates(model: Any) -> list[Any]:
+    """The routers' own modules, in layer order."""
+    found = []
+    for router in find_routers(model):
+        assert router.module is not None
+        named = dict(router.module.named_modules())
+        found.append(next(named[name] for name in ("gate", "router") if name in named))
+    return found
 
 
 @pytest.fixture(scope="module", params=sorted(FAMILIES))
@@ -106,15 +116,15 @@ def sorted_rows(trace: Any) -> Any:
 
 def test_a_prediction_is_the_later_router_on_the_earlier_input(model: Any) -> None:
     """Shown by making the routers equal: then depth 1 predicts layer l's own choice for layer l + 1."""
-    routers = find_routers(model)
-    saved = [router.module.weight.detach().clone() for router in routers]
+    routers = gates(model)
+    saved = [router.weight.detach().clone() for router in routers]
     with torch.no_grad():
         for router in routers[1:]:
-            router.module.weight.copy_(saved[0])
+            router.weight.copy_(saved[0])
     trace = record(model, [[2, 4, 6]], decode_tokens=3, look_ahead=2)
     with torch.no_grad():
         for router, weight in zip(routers, saved, strict=True):
-            router.module.weight.copy_(weight)
+            router.weight.copy_(weight)
     chosen = [
         set((trace.keys[trace.event_offsets[e] : trace.event_offsets[e + 1]] % EXPERTS).tolist())
         for e in range(trace.n_events)
@@ -160,7 +170,7 @@ def test_sampling_is_seeded_and_hooks_are_removed() -> None:
     model = make("Mixtral")
     runs = [record(model, [[1, 2, 3]], decode_tokens=6, temperature=1.0, seed=seed) for seed in (0, 0, 1)]
     assert runs[0].content_hash == runs[1].content_hash != runs[2].content_hash
-    assert all(not router.module._forward_hooks for router in find_routers(model))
+    assert all(not module._forward_hooks and not module._forward_pre_hooks for module in model.modules())
 
 
 def test_what_cannot_be_recorded_is_said() -> None:
@@ -172,7 +182,7 @@ def test_what_cannot_be_recorded_is_said() -> None:
 
 
 def test_a_router_of_bare_logits_and_one_of_unknown_output() -> None:
-    router = find_routers(make("Mixtral"))[0]
+    router = dataclasses.replace(find_routers(make("Mixtral"))[0], renormalize=True)
     logits = torch.tensor([[0.0, 3.0, 1.0, 2.0, 0.0, 0.0, 0.0, 0.0]])
     ids, weights = router.decide(logits)
     assert ids.tolist() == [[1, 3]]
