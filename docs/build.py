@@ -71,6 +71,7 @@ BLOCKS: dict[str, dict[str, Block]] = {
         **_blocks("policy_tables", "claims", "hits", "inversion", "speeds", "length", traces=True),
     },
     "prefetch": _blocks("prefetch_tables", "speeds", "rules", "inversion", "line", traces=True),
+    "time-bound": _blocks("time_bound_tables", "near"),
 }
 """Page to name to block."""
 FIGURES = {
