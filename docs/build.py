@@ -63,6 +63,7 @@ BLOCKS: dict[str, dict[str, Block]] = {
         "published": Block("expert_residency.sim.validation.published_table:published_table"),
         "llamacpp": Block("expert_residency.sim.validation.llamacpp:llamacpp_table"),
     },
+    "validation": _blocks("expert_residency.sim.validation.measured.cases", "machines_table"),
     "live": {"live": Block("expert_residency.sim.validation.live_table:shipped_table", costly=True)},
     "synthetic": {name: Block("synthetic_figures:table", name) for name in STYLES},
     "split": _blocks("split_tables", "seed", "ram", "formula", "measured", "third", "pair"),
@@ -70,11 +71,7 @@ BLOCKS: dict[str, dict[str, Block]] = {
         "listing": Block("policy_tables:listing"),
         **_blocks("policy_tables", "claims", "hits", "inversion", "speeds", "length", traces=True),
     },
-    "prefetch": {
-        "map": Block("prefetch_tables:map_table", costly=True),
-        **_blocks("prefetch_tables", "speeds", "rules", "inversion", "line", traces=True),
-    },
-    "time-bound": _blocks("time_bound_tables", "near"),
+    "prefetch": _blocks("prefetch_tables", "speeds", "rules", "inversion", "line", traces=True),
 }
 """Page to name to block."""
 FIGURES = {

@@ -91,6 +91,8 @@ def test_every_group_has_a_limit_and_a_target() -> None:
     wanted = {("exact", "unseen")} | {(case.group, case.use) for case in published_cases()[0]}
     assert len(wanted) == 6
     wanted |= {(case.group, case.use) for case in llamacpp_cases()}
+    wanted |= {("machine", "unseen")}
+    wanted |= {(f"machine: {kind}", "unseen") for kind in ("nothing moves", "hits given", "hits not given")}
     assert set(bounds) == wanted | {(f"live {group}", "unseen") for group in GROUPS}
     assert bounds["exact", "unseen"][0] == Bounds(0, 0, 0)
 

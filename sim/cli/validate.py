@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 @app.command()
 def validate(
     group: Annotated[
-        list[str] | None, typer.Option(help="Only exact, live, published or llamacpp; may be given several times.")
+        list[str] | None,
+        typer.Option(help="Only exact, live, published, llamacpp or machine; may be given several times."),
     ] = None,
     exact: Annotated[
         list[str] | None,
@@ -85,8 +86,10 @@ def validate(
         draw_validation([case for case in cases if case.group != "exact"], plot)
     if str(json) != "-":
         if every:
-            _print_cases(cases)
+            _print_cases([case for case in cases if not case.group.startswith("machine")])
             _print_left(left)
+        if "machine" in chosen:
+            _print_machines([case for case in cases if case.group == "machine"], every)
         _print_groups(summaries)
         for line in [
             *_coverage(cases),
@@ -104,7 +107,13 @@ def _cases(
     chosen: list[str], exact: list[str], live: list[Path], published: list[Path]
 ) -> tuple[list[Case], list[Left], list[str]]:
     """Cases of the chosen groups, published rows that cannot be predicted, and what else a reader must know."""
-    from expert_residency.sim.validation.cases import exact_cases, live_cases, llamacpp_cases, published_cases
+    from expert_residency.sim.validation.cases import (
+        exact_cases,
+        live_cases,
+        llamacpp_cases,
+        machine_cases,
+        published_cases,
+    )
 
     cases: list[Case] = []
     left: list[Left] = []
@@ -126,6 +135,9 @@ def _cases(
             "llamacpp: machines by data sheet, each left out of the one derived number; that cores limit the CPU "
             "was seen in these rows"
         )
+    if "machine" in chosen:
+        found, notes = machine_cases()
+        cases, said = cases + found, said + notes
     return cases, left, said
 
 
@@ -133,7 +145,11 @@ def _coverage(cases: list[Case]) -> list[str]:
     """How many rows that no constant saw lie in their intervals."""
     from expert_residency.sim.validation.cases import coverage
 
-    unseen = [case for case in cases if case.use == "unseen" and case.interval is not None]
+    unseen = [
+        case
+        for case in cases
+        if case.use == "unseen" and case.interval is not None and not case.group.startswith("machine: ")
+    ]
     share = coverage(unseen)
     if share is None:
         return []
@@ -166,6 +182,32 @@ def _print_cases(cases: list[Case]) -> None:
                 figures = number(case.measured, 1), number(case.predicted, 1), f"{100 * case.error:+.1f}"
                 shown.add_row(case.name, case.use, *figures, case.interval.text if case.interval else "-")
         show(shown)
+
+
+def _print_machines(cases: list[Case], every: bool) -> None:
+    """Every machine of the machine group, its rows where they are wanted, and what no row could be asked of."""
+    from statistics import median
+
+    from expert_residency.sim.validation.cases import order_of
+    from expert_residency.sim.validation.measured.cases import not_asked
+
+    by_machine: dict[str, list[Case]] = {}
+    for case in cases:
+        by_machine.setdefault(case.among, []).append(case)
+    if every:
+        _print_cases(cases)
+        shown = table("measured rows that cannot be predicted", ["missing", "rows", "machines"], left=1)
+        for reason, rows, machines in not_asked():
+            shown.add_row(reason, str(rows), str(machines))
+        show(shown)
+    columns = ["machine", "rows", "median error %", "worst %", "wrong order"]
+    shown = table("machine by machine, its rows left out of all constants", columns, left=1)
+    for name, members in by_machine.items():
+        errors = [case.error for case in members]
+        pairs, wrong = order_of(members)
+        worst = f"{100 * max(errors, key=abs):+.0f}"
+        shown.add_row(name, str(len(members)), percent(median(map(abs, errors)), 1), worst, f"{wrong} of {pairs}")
+    show(shown)
 
 
 def _print_groups(summaries: list[Summary]) -> None:

@@ -29,7 +29,7 @@ from expert_residency.traces import read_trace
 Use = Literal["fitted", "derived", "unseen"]
 APART = 1.10
 """Cases whose measured figures differ by more than this ratio must come out in their order."""
-SECTIONS = ("exact", "live", "published", "llamacpp")
+SECTIONS = ("exact", "live", "published", "llamacpp", "machine")
 
 
 @dataclass(frozen=True)
@@ -256,6 +256,24 @@ def llamacpp_cases() -> list[Case]:
             )
         )
     return made
+
+
+def machine_cases() -> tuple[list[Case], list[str]]:
+    """Every shipped row that can be predicted, no row of its machine in any constant, and what it comes to.
+
+    All of them are in the group `machine`, and once more in one of its parts: experts that never move, hits given
+    by the row, hits simulated.
+    """
+    from expert_residency.sim.validation.measured.cases import machine_group
+
+    group = machine_group()
+    whole, parts = [], []
+    for one, interval in zip(group.answers, group.intervals, strict=True):
+        row, name = one.question.row, one.question.machine.name
+        place = one.question.name, name, name
+        whole.append(Case("machine", "unseen", *place, one.tok_s, row.tok_s, interval))
+        parts.append(Case(f"machine: {one.kind}", "unseen", *place, one.tok_s, row.tok_s, interval))
+    return [*whole, *sorted(parts, key=lambda case: case.group, reverse=True)], group.headline()
 
 
 def published_cases(path: Path | None = None) -> tuple[list[Case], list[Left], list[str]]:

@@ -17,6 +17,8 @@ ENGINES = {
 }  # fmt: skip
 """Engines that something is known of, by the first word of a row's; ollama and ToshLLM run llama.cpp."""
 _K = 1024
+_WORKERS = r"(?:(?<=pool-workers )|(?<=workers ))(\d+)|(\d+) (?:CPU )?workers"
+_FEWEST_TOKENS = 32
 _BENCH_OUTPUT = (0, 128)
 """Tokens written where `context/depth` is a depth, as llama-bench takes it; elsewhere it is the room reserved."""
 
@@ -51,7 +53,15 @@ class Knobs:
     depth
         Tokens of context that decoding has behind it, about.
     floor
-        Draft probability below which drafting stops; 0: not said.
+        Draft probability below which drafting stops.
+    window
+        Most rows of a verify window.
+    tokens
+        Tokens that a window gave, as measured; None: not printed.
+    own_profile
+        Whether residents were chosen by a profile of the very prompts that ran.
+    budget_gib
+        Memory that experts may have; 0: all that they want.
     """
 
     engine: str
@@ -66,6 +76,10 @@ class Knobs:
     mapped: bool = False
     depth: int = 0
     floor: float = 0.0
+    window: int = 1
+    tokens: float | None = None
+    own_profile: bool = False
+    budget_gib: int = 0
 
 
 def knobs_of(row: MeasuredRun) -> Knobs | str:
@@ -75,15 +89,19 @@ def knobs_of(row: MeasuredRun) -> Knobs | str:
     if row.kind == "flagged":
         return "over-committed memory or an inert cache: to be refused, not predicted"
     engine = ENGINES.get(row.engine.split()[0])
-    if engine is None:
+    if engine is None or "pre-0.1" in row.engine:
         return f"no preset of the engine {row.engine}"
     if "early build" in row.mode:
         return "an early build, of whose figures the author has withdrawn a part"
+    if "spec-corrupt" in row.mode:
+        return "a diagnostic mode, whose processor rate is not that of serving"
+    if 0 < _number(r"out (\d+)", row.workload) < _FEWEST_TOKENS:
+        return "too few tokens written for a speed"
     if "power cap" in row.mode or "power cap" in row.workload:
         return "a power cap below the card's own, which no data sheet prices"
     made = Knobs(
         engine, "card", hit_pct=row.hit_rate_pct.middle if row.hit_rate_pct else None, depth=depth_of(row),
-        workers=_number(r"(\d+) (?:CPU )?workers", row.mode) or _number(r"(\d+) (?:CPU )?workers", row.cpu),
+        workers=_number(_WORKERS, row.mode) or _number(_WORKERS, row.cpu),
         one_node="on one node" in row.workload, mapped="mmap" in row.mode,
     )  # fmt: skip
     return _PLACES[engine](row, made)
@@ -104,17 +122,19 @@ def depth_of(row: MeasuredRun) -> int:
         return round(float(found[1]) * _K)
     if found := re.search(r"\bcontext 1M\b", text):
         return 0
-    if found := re.match(r"(\d+) (?:in|prompt)|(?:\w+ )?(\d+) in\b", text):
-        return int(found[1] or found[2])
+    if found := re.search(r"\b(\d+) (?:in|prompt|tok)\b", text):
+        return int(found[1])
     return int(text) if text.isdecimal() else 0
 
 
 def _number(pattern: str, text: str) -> int:
     found = re.search(pattern, text)
-    return int(found[1]) if found else 0
+    return int(next(group for group in found.groups() if group)) if found else 0
 
 
 def _layers(row: MeasuredRun, knobs: Knobs) -> Knobs | str:
+    if "pure CPU" in row.mode:
+        return replace(knobs, where="cpu")
     if found := re.search(r"ncmoe (\d+)", row.mode):
         return replace(knobs, where="layers", layers_on_cpu=int(found[1]))
     return knobs if "all in VRAM" in row.mode else replace(knobs, where="fit")
@@ -123,13 +143,16 @@ def _layers(row: MeasuredRun, knobs: Knobs) -> Knobs | str:
 def _strata(row: MeasuredRun, knobs: Knobs) -> Knobs | str:
     if "PolyStrata" in row.engine and "all resident" not in row.mode:
         return "a fork's release notes without the processor"
-    if "all resident" in row.mode:
-        return knobs
-    asked = re.search(r"pcie-frac (\d*\.?\d+)", f"{row.mode} {row.link}")
-    floor = re.search(r"draft floor (\d*\.?\d+)", f"{row.mode} {row.workload}")
+    said = f"{row.mode} {row.workload} {row.link}"
+    asked = re.search(r"\bpcie(?:[-_]frac)?[ =](\d*\.\d+|[01]\b)|(pcie share not used)", said)
+    floor = re.search(r"(?:draft floor|min-p) (\d*\.?\d+)", said)
+    budget = re.search(r"budget(?:-gib)? (\d+)", row.mode)
+    whole = re.search(r"all resident|all experts in VRAM", row.mode)
     return replace(
-        knobs, where="slots", slots=_slots(row), pcie_share=float(asked[1]) if asked else None,
-        floor=float(floor[1]) if floor else 0.0,
+        knobs, where="slots", slots=_slots(row), own_profile="own prompts" in row.workload,
+        hit_pct=100.0 if whole else knobs.hit_pct, pcie_share=float(asked[1] or 0) if asked else None,
+        floor=float(floor[1]) if floor else 0.5, window=_number(r"\bspec (\d+)", said) or 4,
+        budget_gib=int(budget[1]) if budget else 0, mapped=knobs.mapped or "in place" in row.mode,
     )  # fmt: skip
 
 

@@ -31,6 +31,8 @@ class Rig:
         Processors.
     ram_gb_per_s
         Of memory in theory, all channels; 0 where no processor is named.
+    ram_gib
+        Memory of the host; 0 where the row does not say.
     link_gb_per_s
         What copies reach: a probe's figure, else by generation and lanes.
     link_known
@@ -45,6 +47,7 @@ class Rig:
     cpu: CpuRow | None
     sockets: int
     ram_gb_per_s: float
+    ram_gib: float
     link_gb_per_s: float
     link_known: bool
     workers: int
@@ -57,6 +60,10 @@ class Rig:
 
 def machine_of(row: MeasuredRun) -> Rig | str:
     """The machine of a row, or what is missing in words."""
+    if row.gpu == "none":
+        return _without_card(row)
+    if " + " in row.gpu:
+        return f"cards of different kinds ({row.gpu})"
     size = re.fullmatch(r"(\d+) GB card", row.ram)
     card = (find_gpu(f"{row.gpu}-{size[1]}gb") if size else None) or find_gpu(_plain_card(row.gpu))
     if card is None:
@@ -65,9 +72,19 @@ def machine_of(row: MeasuredRun) -> Rig | str:
     link = _link(row.link, card)
     name = card.label if card.shared else f"{card.label} + {cpu.label if cpu else _unnamed(row.cpu)}"
     return Rig(
-        name, card, max(1, row.n_gpus), cpu, sockets, _memory(row.ram, cpu, sockets), link[0], link[1],
-        _workers(row.cpu),
+        name, card, max(1, row.n_gpus), cpu, sockets, _memory(row.ram, cpu, sockets), _size(row.ram), link[0],
+        link[1], _workers(row.cpu),
     )  # fmt: skip
+
+
+def _without_card(row: MeasuredRun) -> Rig | str:
+    """A processor alone, which stands where a card would."""
+    cpu, sockets = _cpu(row.cpu)
+    if cpu is None:
+        return f"no data sheet of the processor {row.cpu}"
+    ram = _memory(row.ram, cpu, sockets)
+    card = GpuRow(cpu.name, cpu.label, "cpu", True, 1024.0, ram, 0.0, "", 0.0, "", cpu.source)
+    return Rig(cpu.label, card, 1, cpu, sockets, ram, _size(row.ram), ram / 2, False, _workers(row.cpu))
 
 
 def held_out(one: str, other: str) -> bool:
@@ -79,14 +96,14 @@ def held_out(one: str, other: str) -> bool:
 
 
 def _plain_card(text: str) -> str:
-    text = re.sub(r"\b\d+ W\b|\bunified\b|^Apple ", " ", text)
-    text = re.sub(r"(M\d \w+|GB10|DGX Spark).*", r"\1", text)
+    text = re.sub(r"\b\d+ W\b|\bunified\b|^Apple ", " ", text).replace("GB10", "DGX Spark")
+    text = re.sub(r"(M\d \w+|DGX Spark).*", r"\1", text)
     return re.sub(r"^AMD Ryzen.*780M$", "780M", " ".join(text.split()))
 
 
 def _cpu(text: str) -> tuple[CpuRow | None, int]:
     """The processor in a row's words: `Core i9-13900HX (23 workers, AVX2)`."""
-    plain = re.sub(r"\(.*|\bAVX-?\d*\b|\b\d+-Core.*|\b\d+c\b.*|w/.*|\bAMD\b|\bIntel\b", " ", text)
+    plain = re.sub(r"\(.*|\bAVX-?\d*\b|\b\d+-Core.*|\b\d+c\b.*|\b\d+P\+.*|w/.*|\bAMD\b|\bIntel\b", " ", text)
     plain = re.sub(r"\bTR\b|\bRyzen Threadripper\b", "Threadripper", plain)
     plain = " ".join(plain.split())
     if not plain:
@@ -114,6 +131,14 @@ def _memory(text: str, cpu: CpuRow | None, sockets: int) -> float:
     channels = re.search(r"(\d+)-ch", text)
     per_socket = int(channels[1]) if channels else cpu.channels
     return sockets * per_socket * 8 * (int(speed[1]) if speed else cpu.mt_per_s) / 1000
+
+
+def _size(text: str) -> float:
+    """GiB of memory; a row's GB of memory are GiB, as they are sold."""
+    if "card" in text:
+        return 0.0
+    found = re.search(r"([\d.]+) (?:GB|TB)\b", text)
+    return float(found[1]) * (1024 if found and "TB" in found[0] else 1) if found else 0.0
 
 
 def _link(text: str, card: GpuRow) -> tuple[float, bool]:
