@@ -294,7 +294,8 @@ CASES: dict[str, dict[str, Any]] = {
     "run": reading("run --simulator reference --json out.json --trace {} " + CARD) | only(
         cold=Whole(*(f"run --trace <in>/req-a.parquet --simulator reference --json out.json {CARD} --cold {n}"
                      for n in ("trace", "request"))),
-        trace="--trace <in>/flash.parquet", passes="--passes 2", ceiling="--ceiling", json="--json other.json",
+        trace="--trace <in>/flash.parquet", passes="--passes 2", ceiling="--ceiling", explain="--explain",
+        json="--json other.json",
         simulator=Whole(PLAIN, PLAIN + " --simulator kernel", "sim.runs.simulate:simulate"),
         timeline="--timeline t.json",
     ),

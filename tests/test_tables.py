@@ -112,6 +112,7 @@ EXAMPLES = {
     "replay": ["replay <folder>/small.parquet --slots-per-layer 16 --warmup 3 --eviction lru"],
     "run": [
         "run --trace <folder>/small.parquet --hardware rtx-5070 --slots-per-layer 16 --passes 4 --ceiling",
+        "run --trace <folder>/small.parquet --hardware rtx-5070 --slots-per-layer 16 --passes 4 --explain",
         "run <folder>/variants.toml",
     ],
     "score": [

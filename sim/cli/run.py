@@ -30,9 +30,12 @@ from expert_residency.sim.cli.reading import ColdOpt, takes_reading
 from expert_residency.sim.cli.trust import show_trust, trust_of
 
 if TYPE_CHECKING:
+    from expert_residency.sim.choices.scenario import Scenario
     from expert_residency.sim.choices.spec import RunSpec
     from expert_residency.sim.runs.interval import Interval
     from expert_residency.sim.runs.variants import Variant
+    from expert_residency.sim.studies.explain import Term
+    from expert_residency.sim.studies.headroom import Ceiling
     from expert_residency.sim.timed.result import RunResult
     from expert_residency.traces import RoutingTrace
 
@@ -66,6 +69,9 @@ def run(
             help="Also lift one limit at a time (slots, prefetch, fixed costs) and name the one that binds."
         ),
     ] = False,
+    explain: Annotated[
+        bool, typer.Option(help="Also derive one token's time, constant by constant, each with its source.")
+    ] = False,
     simulator: SimulatorOpt = "auto",
     timeline: Annotated[
         Path | None, typer.Option(callback=writable, help="Write a Chrome trace that opens in Perfetto.")
@@ -86,12 +92,12 @@ def run(
             raise SimError(f"two traces are given, {scenario} and {trace}: a run has one")
         scenario, trace = None, scenario
     if scenario is not None:
-        if extra := given(context, "scenario", "ceiling", "simulator", "timeline", "json"):
+        if extra := given(context, "scenario", "ceiling", "explain", "simulator", "timeline", "json"):
             raise SimError(f"a scenario file makes the choices itself; {extra[0]} and the like go with --trace")
         variants = load_variants(scenario)
         if len(variants) > 1:
-            if timeline is not None or ceiling:
-                raise SimError("timelines and ceilings are of one run; this scenario has several variants")
+            if timeline is not None or ceiling or explain:
+                raise SimError("timelines, ceilings and terms are of one run; this scenario has several variants")
             _run_variants(variants, json, simulator)
             return
         chosen = variants[0].scenario
@@ -116,30 +122,45 @@ def run(
         )  # fmt: skip
     interval = interval_90(recorded, chosen.spec, result)
     behind = trust_of(recorded.geometry.label, chosen.spec.hardware, chosen.spec.engine)
-    lifted = []
-    if ceiling:
-        if chosen.cold == "request":
-            raise SimError("--ceiling is of one run; --cold request makes one of each request")
-        from expert_residency.sim.studies.headroom import ceilings
-
-        lifted = ceilings(recorded, chosen.spec)
+    lifted = _ceilings(recorded, chosen) if ceiling else []
+    terms = _terms(recorded, chosen, result) if explain else []
     if json is not None:
-        ceilings_found = {"ceilings": [one.to_dict() for one in lifted]} if lifted else {}
+        more = {"ceilings": [one.to_dict() for one in lifted], "explain": [term.to_dict() for term in terms]}
         added = {"trust": behind.to_dict(), "interval_90": interval and interval.to_dict()}
-        write_json(json, result.to_dict(passes=True) | ceilings_found | added)
+        write_json(json, result.to_dict(passes=True) | {name: rows for name, rows in more.items() if rows} | added)
         if quiet:
             return
     _print(recorded, result, interval)
     _print_requests(result.requests())
-    if lifted:
-        from expert_residency.sim.cli.score import print_ceilings
-
-        print_ceilings(lifted)
+    _print_terms(terms)
+    _print_ceilings(lifted)
     if timeline is not None:
         say(f"timeline: {timeline} (open it at ui.perfetto.dev)")
     show_trust(behind)
     caution(result.caveats)
     warn([*result.warnings, *([BOUND] if _ahead(chosen.spec) else [])])
+
+
+def _ceilings(trace: RoutingTrace, chosen: Scenario) -> list[Ceiling]:
+    from expert_residency.errors import SimError
+    from expert_residency.sim.studies.headroom import ceilings
+
+    if chosen.cold == "request":
+        raise SimError("--ceiling is of one run; --cold request makes one of each request")
+    return ceilings(trace, chosen.spec)
+
+
+def _terms(trace: RoutingTrace, chosen: Scenario, result: RunResult) -> list[Term]:
+    from expert_residency.sim.studies.explain import explain
+
+    return explain(trace, chosen.spec, result)
+
+
+def _print_ceilings(lifted: list[Ceiling]) -> None:
+    from expert_residency.sim.cli.score import print_ceilings
+
+    if lifted:
+        print_ceilings(lifted)
 
 
 def _ahead(spec: RunSpec) -> bool:
@@ -189,6 +210,24 @@ def _run_variants(variants: tuple[Variant, ...], json: Path | None, simulator: s
     show(shown, where)
     caution(sorted({caveat for one in found for caveat in one.result.caveats}))
     warn(sorted({warning for one in found for warning in one.result.warnings}))
+
+
+def _print_terms(terms: list[Term]) -> None:
+    """What each constant costs, then where each was read."""
+    if not terms:
+        return
+    shown = table(
+        "one token's time by constant, on the critical path",
+        ["constant", "ms", "%", "number", "kind"], also_text=("kind",),
+    )  # fmt: skip
+    for term in terms:
+        shown.add_row(term.constant, number(term.ms, 3), percent(term.share, 1), term.number, term.kind)
+    total = sum(term.ms for term in terms), sum(term.share for term in terms)
+    shown.add_row("total", number(total[0], 3), percent(total[1], 1), "", "")
+    show(shown)
+    for term in terms:
+        if term.source:
+            say(f"{term.constant}: {term.source}")
 
 
 def _print_requests(found: list[dict[str, Any]]) -> None:

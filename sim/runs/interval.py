@@ -127,7 +127,7 @@ def interval_90(
         result = simulate(trace, spec, profiles=cards, preset=engine)
     if result.tokens_per_s is None:
         return None
-    short = shortened(trace, _most(spec))
+    short = shortened(trace, most_look_ups(spec))
 
     def speed(machine: Machine) -> float:
         return simulate(short, spec, profiles=machine[0], preset=machine[1], runs=DRAWS).tokens_per_s or 0.0
@@ -261,7 +261,8 @@ def shortened(trace: RoutingTrace, most: int) -> RoutingTrace:
     return trace.select_passes(wanted)
 
 
-def _most(spec: RunSpec) -> int:
+def most_look_ups(spec: RunSpec) -> int:
+    """Look-ups of a drawn run: few where policies are interpreted."""
     policies = [create("eviction", spec.eviction), create("admission", spec.admission),
                 create("prefetch", spec.prefetch)]  # fmt: skip
     return MOST_INTERPRETED if refusal(*policies) else MOST_LOOK_UPS
