@@ -56,8 +56,9 @@ BLOCKS: dict[str, dict[str, Block]] = {
     "models": {
         "fields": Block("expert_residency.traces.model_file:fields_table"),
         "packaged": Block("model_tables:packaged"),
-        "sizes": Block("model_tables:sizes"),
+        "compared": Block("model_tables:compared"),
     },
+    "model-sizes": {"sizes": Block("model_tables:sizes")},
     "vram": _blocks("expert_residency.sim.validation.slots", "breakdown", "slots", costly=False),
     "published": {
         "published": Block("expert_residency.sim.validation.published_table:published_table"),

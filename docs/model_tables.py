@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
+import statistics
 
 from expert_residency.text import markdown
 from expert_residency.traces import list_models, load_model
+from expert_residency.traces.file_sizes import size_checks
 from expert_residency.traces.geometry import read_model
-
-PUBLISHED = Path(__file__).resolve().parents[1] / "tests" / "published_sizes.csv"
 
 
 def packaged() -> str:
@@ -31,13 +29,38 @@ def packaged() -> str:
     return markdown(heads, rows)
 
 
-def sizes() -> str:
-    """Packaged models whose files somebody published the size of."""
+def compared() -> str:
+    """How many packaged pairs were compared with what, and how far off they are."""
+    first = [checks[0] for checks in size_checks().values()]
     rows = []
-    with PUBLISHED.open(newline="") as file:
-        for row in csv.DictReader(file):
-            ours = read_model(row["model"]).quants[row["quant"]].file_bytes / 2**30
-            off = 100 * (ours / float(row["gib"]) - 1)
-            label, published = f"`{row['model']}/{row['quant']}`", f"{float(row['gib']):,.2f}"
-            rows.append([label, f"{ours:,.2f}", published, f"{off:+.2f} %", row["differs"]])
-    return markdown(["model", "here GiB", "published GiB", "off", "why"], rows)
+    for what, chosen in (
+        ("a published file, equal within 0.3 %", [c for c in first if c.is_the_file]),
+        ("a publisher's own mix of that name", [c for c in first if c.by == "file" and not c.is_the_file]),
+        ("llama.cpp's quantizer only", [c for c in first if c.by == "quantizer"]),
+        ("the number of parameters only", [c for c in first if c.by == "parameters"]),
+        ("nothing", [c for c in first if c.by == "unchecked"]),
+    ):
+        off = [abs(c.off) for c in chosen if c.by != "unchecked"]
+        figures = [f"{100 * statistics.median(off):.2f} %", f"{100 * max(off):.2f} %"] if off else ["", ""]
+        rows.append([what, str(len(chosen)), *figures])
+    return markdown(["compared with", "pairs", "median off", "worst"], rows)
+
+
+def sizes() -> str:
+    """Every packaged pair: the size here, the published one or the quantizer's, and who says so."""
+    rows = []
+    for checks in size_checks().values():
+        for check in checks:
+            ours = read_model(check.model).quants[check.quant].file_bytes / 2**30
+            known = check.by != "unchecked"
+            rows.append(
+                [
+                    f"`{check.model}/{check.quant}`",
+                    f"{ours:,.2f}" if ours else "",
+                    f"{check.gib:,.2f}" if known else "",
+                    f"{100 * check.off:+.2f} %" if known else "unchecked",
+                    check.by if known else "",
+                    "; ".join(filter(None, (check.differs, check.source))),
+                ]
+            )
+    return markdown(["model", "here GiB", "there GiB", "off", "by", "what and who"], rows)

@@ -67,6 +67,7 @@ SAID = {
     "uncompared": f"caveat: no measured run of {MODEL} on {MACHINE}",
     "context": "caveat: the card's memory was checked for a context of",
     "cpu-rate": "has no cpu.gflops",
+    "file-size": "caveat: the sizes of",
 }
 
 
@@ -74,6 +75,27 @@ def check_said(text: str, found: set[str]) -> None:
     """Each caveat is on screen once, and none but these."""
     for kind, sentence in SAID.items():
         assert (sentence in text) == (kind in found), (kind, text)
+
+
+@pytest.mark.parametrize(
+    ("label", "says"),
+    [
+        (
+            "glm-4.6/Q4_K_M",
+            "glm-4.6 taken here are what llama.cpp's quantizer gives; no published file of them was",
+        ),
+        ("glm-4.5-air/Q3_K_M", "a published file of the name glm-4.5-air/Q3_K_M has 51.01 GiB"),
+        ("glm-5.2/int4-g64", "glm-5.2/int4-g64 were compared with no quantizer; no published file"),
+        ("glm-4.5-air/Q4_K_M", ""),
+        ("deepseek-v2-lite/BF16", ""),
+    ],
+)
+def test_sizes_that_no_published_file_has_are_said(label, says):
+    found = caveats(None, load_model(label), [load_profile(MACHINE)])
+    said = [caveat.text for caveat in found if caveat.kind == "file-size"]
+    assert len(said) == bool(says)
+    assert all(says in text for text in said)
+    assert "file-size" not in kinds(caveats(None, load_model(label)))
 
 
 def test_each_check_fires_and_is_silent(trace):
@@ -161,9 +183,11 @@ def test_vram_and_split(file):
     assert kinds(answered(*vram)["caveats"]) == {"uncompared"}
     check_said(printed(*vram), {"uncompared"})
     split = ["split", "--model", MODEL, "--gpu", MACHINE, "--trace", file]
-    assert kinds(answered(*split)["caveats"]) == COUNTED | {"uncompared", "quality"}
-    check_said(printed(*split), COUNTED | {"uncompared", "quality"})
-    one = [*split, "--quant", "Q8_0"]
+    found = answered(*split)["caveats"]
+    assert kinds(found) == COUNTED | {"uncompared", "quality", "file-size"}
+    assert len([said for said in found if said.startswith("file-size")]) == 1  # of three quantizations
+    check_said(printed(*split), COUNTED | {"uncompared", "quality", "file-size"})
+    one = [*split, "--quant", "FP16"]
     assert kinds(answered(*one)["caveats"]) == COUNTED | {"uncompared"}
     rules = [*split, "--n-cpu-moe", 2]
     assert kinds(answered(*rules)["caveats"]) == COUNTED | {"uncompared"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import math
 import re
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from expert_residency.traces import ModelGeometry, load_model
+from expert_residency.traces import ModelGeometry, list_models, load_model
+from expert_residency.traces.file_sizes import SizeCheck, check_of, published_files, size_checks
 from expert_residency.traces.geometry import read_model
 from expert_residency.traces.weights.blueprint import (
     COMMENT,
@@ -26,6 +28,7 @@ from expert_residency.traces.weights.ggml_types import TYPES
 from expert_residency.traces.weights.mix import mixed
 from expert_residency.traces.weights.write import model_toml
 from tests.gguf_files import Shapes, write_gguf, write_safetensors
+from tests.quantizer_sizes import FTYPES, sizes
 
 HERE = Path(__file__).parent
 GIB = 2**30
@@ -273,19 +276,59 @@ def test_shapes_have_the_published_number_of_parameters(name: str) -> None:
     assert total == pytest.approx(float(printed), abs=0.51 * 10**-digits, rel=0 if digits else 0.007)
 
 
-SIZES = list(csv.DictReader((HERE / "published_sizes.csv").read_text().splitlines()))
+CHECKS = [check for checks in size_checks().values() for check in checks]
 
 
-@pytest.mark.parametrize("row", [r for r in SIZES if not r["differs"]], ids=lambda r: f"{r['model']}/{r['quant']}")
-def test_packaged_sizes_are_those_of_published_files(row: dict[str, str]) -> None:
-    ours = load_file_gib(row["model"], row["quant"])
-    assert ours == pytest.approx(float(row["gib"]), rel=0.003, abs=0.005)
+@pytest.mark.parametrize("check", [c for c in CHECKS if c.by == "file"], ids=lambda c: f"{c.model}/{c.quant}")
+def test_packaged_sizes_are_those_of_published_files_or_named_otherwise(check: SizeCheck) -> None:
+    assert check.source
+    assert check.is_the_file == (not check.differs)
+    ours = load_file_gib(check.model, check.quant)
+    assert ours / check.gib - 1 == pytest.approx(check.off, abs=1e-12)
 
 
-def test_every_mix_and_every_model_has_a_published_size() -> None:
-    """The mixes by exact files; a model by a file, or by its published parameters (above)."""
-    exact = [r for r in SIZES if not r["differs"]]
-    mixes = {quant for name in SHAPES.names() for quant in read_blueprint(name).quants}
-    assert mixes - {r["quant"] for r in exact} <= {"int4-g64", "FP16", "MXFP4-BF16"}
-    assert len({r["model"] for r in exact}) >= 17
-    assert all(r["source"] for r in SIZES)
+def test_every_mix_of_every_model_is_what_llama_cpp_s_quantizer_gives() -> None:
+    """To the 0.01 MiB that it prints (table made by `python -m tests.quantizer_sizes`)."""
+    checked = {(c.model, c.quant): c for c in CHECKS if c.by == "quantizer"}
+    assert set(checked) == {
+        (name, quant) for name in SHAPES.names() for quant in read_blueprint(name).quants if quant in FTYPES
+    }
+    for check in checked.values():
+        assert abs(load_file_gib(check.model, check.quant) - check.gib) * 1024 < 0.011, check
+
+
+def test_the_quantizer_s_rows_are_its_own() -> None:
+    pytest.importorskip("llama_cpp", reason="needs llama-cpp-python")
+    for name in ("granite-3.0-1b-a400m", "lfm2-8b-a1b"):
+        mixes = [quant for quant in read_blueprint(name).quants if quant in FTYPES]
+        stored = {c.quant: c.gib for c in CHECKS if c.by == "quantizer" and c.model == name}
+        assert {mix: round(mib / 1024, 5) for mix, mib in sizes(name, mixes)} == stored
+
+
+def test_every_packaged_pair_says_what_it_was_compared_with() -> None:
+    first = {pair: checks[0] for pair, checks in size_checks().items()}
+    assert set(first) == {(model, quant) for model, quants in list_models().items() for quant in quants}
+    assert Counter(c.by for c in first.values())["file"] >= 67
+    unchecked = {model for (model, _), c in first.items() if c.by == "unchecked"}
+    assert unchecked == {"glm-5.2", "gpt-oss-20b", "qwen3.8-flash-next", "qwen3.8-flash-next-coder"}
+    for check in first.values():
+        assert bool(check.sentence()) != check.is_the_file
+        assert check.by != "parameters" or abs(check.off) < 0.007
+    files, equal, median, worst = published_files()
+    assert files - equal == sum(bool(c.differs) for c in CHECKS)
+    assert (
+        f"of {files} others {equal} are equal, the rest (publishers' own mixes) off by {100 * median:.1f} % "
+        f"in the median, {100 * worst:.1f} % at worst"
+    ) in first["glm-4.6", "Q4_K_M"].sentence()
+    assert "51.01 GiB, the sizes here are +4.1 %" in first["glm-4.5-air", "Q3_K_M"].sentence()
+
+
+def test_only_packaged_sizes_are_compared(tmp_path: Path) -> None:
+    packaged = load_model("glm-4.6/Q4_K_M")
+    for known in (packaged, packaged.only_layers([0, 3])):
+        check = check_of(known)
+        assert check is not None
+        assert (check.model, check.quant, check.by) == ("glm-4.6", "Q4_K_M", "quantizer")
+    own = dataclasses.replace(packaged, expert_bytes=tuple(2 * size for size in packaged.expert_bytes))
+    assert check_of(own) is None
+    assert check_of(dataclasses.replace(packaged, name="mine")) is None

@@ -21,6 +21,7 @@ from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.traces import ModelGeometry, RoutingTrace
+from expert_residency.traces.file_sizes import check_of
 from expert_residency.traces.geometry import list_models, load_model
 
 FEW_REQUESTS, FEW_TOKENS = 10, 1_300
@@ -170,6 +171,13 @@ def missing_sizes(asked: Asked) -> Iterator[Caveat]:
         yield Caveat("sizes", geometry.gap)
 
 
+def unchecked_sizes(asked: Asked) -> Iterator[Caveat]:
+    """Packaged sizes that were compared with no published file, or are not that file's."""
+    check = check_of(asked.geometry) if asked.hardware else None
+    if check is not None and check.matters:
+        yield Caveat("file-size", check.sentence())
+
+
 def cpu_arithmetic(asked: Asked) -> Iterator[Caveat]:
     """Many rows on a CPU whose arithmetic stands on a rule."""
     if not asked.hardware or asked.hardware[0].cpu.gflops is not None or asked.spec is None:
@@ -243,8 +251,8 @@ def short(asked: Asked) -> Iterator[Caveat]:
 
 
 CHECKS: tuple[Callable[[Asked], Iterable[Caveat]], ...] = (
-    synthetic, partial_layers, as_read, missing_sizes, cpu_arithmetic, context_left_out, attention_left_out,
-    never_compared, short,
+    synthetic, partial_layers, as_read, missing_sizes, unchecked_sizes, cpu_arithmetic, context_left_out,
+    attention_left_out, never_compared, short,
 )  # fmt: skip
 
 

@@ -61,6 +61,7 @@ def _plain(file: ModelFile) -> dict[str, Any] | None:
 
 def _summary(geometry: ModelGeometry, file: ModelFile) -> Any:
     from expert_residency.hwmodels.units import GIB, format_bytes
+    from expert_residency.traces.file_sizes import check_of
 
     chosen = file.quants[geometry.quant]
     dense = sum(geometry.dense_bytes)
@@ -83,6 +84,10 @@ def _summary(geometry: ModelGeometry, file: ModelFile) -> Any:
     if chosen.file_bytes:
         rows.append(
             ("all tensors of its files", f"{number(chosen.file_bytes / GIB)} GiB ({chosen.file_bytes:,} B)")
+        )
+    if (check := check_of(geometry)) is not None:
+        rows.append(
+            ("compared", check.sentence() or f"a published file has {check.gib:,.2f} GiB ({check.source})")
         )
     rows += _context(geometry)
     rows.append(("source", geometry.source))

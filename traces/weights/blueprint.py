@@ -65,13 +65,15 @@ class Blueprint(BaseModel):
         """What the header of a file in this mix would say."""
         heads = self.metadata["attention.head_count"]
         kv = self.metadata["attention.head_count_kv"]
-        kv_heads = max(kv) if isinstance(kv, list) else kv
+        kv_heads = (
+            kv[0] if isinstance(kv, list) else kv
+        )  # llama-quantize asks the first layer, which may have none
         tensors = mixed(
             self.shapes(),
             mix,
             blocks=self.metadata["block_count"],
             experts=self.metadata["expert_count"],
-            query_groups=heads // kv_heads,
+            query_groups=heads // kv_heads if kv_heads else 0,
         )
         facts = {f"{self.architecture}.{key}": value for key, value in self.metadata.items()}
         path = Path(f"{self.name}-{mix}.gguf")
