@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from expert_residency.policies.placement.strp import read_strp
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.cli import main
 from expert_residency.sim.residency.pool import make_pool
-from expert_residency.traces import TraceError, load_model, read_trace
-from expert_residency.traces.usage import read_usage, write_matrix
+from expert_residency.traces import ModelGeometry, TraceError, load_model, read_trace
+from expert_residency.traces.usage import override_tensors, read_usage, write_matrix
 from tests.trace_files import SMALL, moe_trace_lines, write_lines
 
 COUNTS = np.asarray([[5, 0, 2, 0, 1, 0, 0, 9], [0, 4, 0, 0, 3, 0, 7, 0]], dtype=np.float64)
@@ -64,11 +65,12 @@ def test_out_as_every_engines_own_file(tmp_path: Path) -> None:
     counts = rng.permutation(model.n_experts).reshape(model.n_layers, model.experts)
     np.save(tmp_path / "m.npy", counts)
     expected = [int(key) for key in np.argsort(-counts.reshape(-1)) if counts.reshape(-1)[key]]
-    for name in ("p.csv", "p.pt", "p.strp"):
+    for name in ("p.csv", "p.pt", "p.strp", "p.ot"):
         with pytest.raises(SystemExit) as end:
             main(["placement", "--from", str(tmp_path / "m.npy"), "--model", model.name, "--slots", "40",
                   "--out", str(tmp_path / name)])  # fmt: skip
         assert end.value.code == 0
+    assert (tmp_path / "p.ot").read_text().startswith(r'-ot "blk\.(')
     pool = make_pool(model, Capacity.of("9/layer"))
     assert create("placement", f"profile:file={tmp_path / 'p.csv'}").rank(pool, None) == expected
     assert read_strp(tmp_path / "p.strp").ranked[: len(expected)] == expected
@@ -122,3 +124,16 @@ def test_samples_are_the_recorded_counts(shared: Path) -> None:
     uses = np.bincount(decode.keys, minlength=48 * 128).reshape(48, 128)
     for name in ("qwen.coli_usage", "qwen.eplb_counts.npy", "qwen.moetrace_dec.csv"):
         np.testing.assert_array_equal(read_usage(shared / "formats" / name, trace.geometry), uses)
+
+
+def test_whole_layers_as_llama_cpp_takes_them() -> None:
+    model = ModelGeometry("m", (2, 3, 5), 4, 2, (10,) * 3, (1,) * 3)
+    counts = np.asarray([[1, 0, 0, 1], [5, 5, 0, 0], [1, 1, 1, 1]], dtype=float)
+    line = override_tensors(counts.reshape(-1), model, 9)
+    assert line == r'-ot "blk\.(2)\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"'
+    pattern = re.compile(line.partition('"')[2].partition("=CPU")[0])
+    names = [f"blk.{layer}.ffn_{part}_exps.weight" for layer in (2, 3, 5) for part in ("up", "gate_up")]
+    assert [name for name in names if pattern.search(name)] == names[:2]
+    assert override_tensors(counts, model, 12) == ""
+    with pytest.raises(TraceError, match="3 slots hold no whole layer of 4 experts"):
+        override_tensors(counts, model, 3)

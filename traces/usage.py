@@ -176,3 +176,36 @@ def write_matrix(path: str | Path, counts: Counts) -> None:
             ("data.pkl", program), ("byteorder", b"little"), ("data/0", data.tobytes()), ("version", b"3\n")
         ):  # fmt: skip
             file.writestr(zipfile.ZipInfo(f"archive/{name}", (1980, 1, 1, 0, 0, 0)), content)
+
+
+def override_tensors(counts: Counts, geometry: ModelGeometry, slots: int) -> str:
+    """llama.cpp's `-ot` that keeps as many whole layers of experts on the card as `slots` hold, most used first.
+
+    Parameters
+    ----------
+    counts : (layers x experts,)
+        Uses of each expert.
+    geometry
+        The model.
+    slots
+        Room in whole experts.
+
+    Returns
+    -------
+    str
+        The option; empty where every layer is kept.
+
+    Raises
+    ------
+    TraceError
+        Not one whole layer fits, since llama.cpp keeps no parts of one.
+    """
+    whole = slots // geometry.experts
+    if not whole:
+        raise TraceError(
+            f"{slots:,} slots hold no whole layer of {geometry.experts} experts; llama.cpp keeps no parts of one"
+        )
+    uses = counts.reshape(geometry.n_layers, geometry.experts).sum(axis=1)
+    kept = set(np.argsort(-uses, kind="stable")[:whole].tolist())
+    away = [str(layer) for index, layer in enumerate(geometry.layer_ids) if index not in kept]
+    return rf'-ot "blk\.({"|".join(away)})\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"' if away else ""

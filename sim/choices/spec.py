@@ -234,7 +234,11 @@ class RunSpec:
     """
 
     hardware: tuple[str, ...] = field(
-        metadata=_choice(NAMES, "Machine profile, NAME or FILE.toml; for several cards join them by +.")
+        metadata=_choice(
+            NAMES,
+            "Machine profile, NAME or FILE.toml, or parts, CARD:cpu=NAME,ram=64GB@6000x2,link=4.0x8 (residency "
+            "list gpus, cpus); for several cards join them by +.",
+        )
     )
     capacity: Capacity = field(
         metadata=_choice(

@@ -41,7 +41,12 @@ def fit(
             "writes.",
         ),
     ],
-    hardware: Annotated[str, typer.Option(help="Profile to start from, NAME or FILE.toml; several joined by +.")],
+    hardware: Annotated[
+        str,
+        typer.Option(
+            help="Profile to start from, NAME or FILE.toml, or parts, CARD:cpu=NAME,ram=64GB; several joined by +."
+        ),
+    ],
     engine: Annotated[str, typer.Option(help="Engine that made the runs: preset, NAME or FILE.toml.")],
     model: Annotated[
         str | None, typer.Option(help=f"Model: {MODEL_FORMS}. Not needed where RUNS has a column model.")

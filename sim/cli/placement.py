@@ -26,7 +26,8 @@ def placement(
         typer.Option(
             callback=writable,
             help="File to write: .csv (layer,expert,count, for llama.cpp forks and placement profile:file=), .pt "
-            "(the table of ktransformers), else Strata's STRP (--expert-profile, placement strp:file=).",
+            "(the table of ktransformers), .ot (llama.cpp's -ot, whole layers), else Strata's STRP "
+            "(--expert-profile, placement strp:file=).",
         ),
     ],
     trace: Annotated[
@@ -89,6 +90,10 @@ def _write(out: Path, geometry: ModelGeometry, ranked: list[int], table: Any, sl
         from expert_residency.traces.usage import write_matrix
 
         write_matrix(out, table.reshape(geometry.n_layers, geometry.experts))
+    elif out.suffix == ".ot":
+        from expert_residency.traces.usage import override_tensors
+
+        write_text(out, override_tensors(table, geometry, slots) + "\n")
     else:
         order = complete(ranked, geometry.n_experts)
         write_strp(out, StrpProfile(geometry.n_layers, geometry.experts, min(slots, len(order)), order))

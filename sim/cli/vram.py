@@ -15,7 +15,9 @@ from expert_residency.sim.cli.trust import show_trust, trust_of
 @app.command()
 def vram(
     model: Annotated[str, typer.Option(help=f"Model: {MODEL_FORMS}.")],
-    hardware: Annotated[str, typer.Option(help="Profile name or file.")],
+    hardware: Annotated[
+        str, typer.Option(help="Profile, NAME or FILE.toml, or parts, CARD:cpu=NAME,ram=64GB,link=4.0x8.")
+    ],
     context: Annotated[int, typer.Option(min=1, help="Tokens that the context can hold.")] = 4096,
     kv_type: Annotated[str, option("kv_type", default=True, also=("--kv",))] = "int8",
     kv_resident: Annotated[int, typer.Option(min=0, help="Cells a layer kept on the card; 0: all.")] = 0,
