@@ -72,11 +72,7 @@ BLOCKS: dict[str, dict[str, Block]] = {
         "listing": Block("policy_tables:listing"),
         **_blocks("policy_tables", "claims", "hits", "inversion", "speeds", "length", traces=True),
     },
-    "prefetch": {
-        "map": Block("prefetch_tables:map_table", costly=True),
-        **_blocks("prefetch_tables", "speeds", "rules", "inversion", "line", traces=True),
-    },
-    "time-bound": _blocks("time_bound_tables", "near"),
+    "prefetch": _blocks("prefetch_tables", "speeds", "rules", "inversion", "line", traces=True),
 }
 """Page to name to block."""
 FIGURES = {

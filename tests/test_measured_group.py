@@ -46,11 +46,11 @@ def test_a_token_where_nothing_moves_is_a_sum() -> None:
     def prior(name: str) -> float:
         return float(PRIORS[INDEX[name]])
 
-    rate = 800 * prior("card share") * prior("card share amd")
+    rate = 800 * prior("card share") * prior("card share rdna")
     memory, cores = 51.2 * prior("memory share"), 12 * prior("core GB/s") * prior("core mxfp4")
     pool = (memory**-3 + cores**-3) ** (-1 / 3)
     wanted = 1000 * (terms.dense_gb / rate + terms.expert_gb / pool)
-    wanted += (48 * prior("block us") * prior("slower amd") + 24 * prior("split us")) / 1000 + prior("pass ms")
+    wanted += (48 * prior("block us") * prior("slower rdna") + 24 * prior("split us")) / 1000 + prior("pass ms")
     ms, _ = Formula([terms]).ms(PRIORS)
     assert ms[0] == pytest.approx(wanted)
 
@@ -89,7 +89,7 @@ def test_a_fit_finds_constants_again() -> None:
     ms, _ = formula.ms(PRIORS * np.exp(true))
     found = Fit(formula, ms, [one.machine.name for one in asked])(np.ones(len(asked), dtype=np.bool_))
     again, _ = formula.ms(PRIORS * np.exp(found))
-    assert np.abs(np.log(again / ms)).max() < 0.02
+    assert np.abs(np.log(again / ms)).max() < 0.04
     assert found[INDEX["block us"]] == pytest.approx(math.log(1.4), abs=0.15)
 
 
@@ -130,7 +130,7 @@ def test_the_shipped_rows_are_within_their_limits() -> None:
     group = machine_group()
     assert len(group.answers) >= 385
     assert len(group.machines) >= 60
-    assert group.near >= 0.74
+    assert group.near >= 0.76
     assert not_asked()
     cases, said = machine_cases()
     bounds = load_bounds()

@@ -22,6 +22,7 @@ CAUSES = (
     (r"krasis", "an engine measured on this machine only: what a layer costs it no other row says"),
     (r"threads on one node", "all threads on one of four nodes: remote reads cost more than the lost channels"),
     (r"Pro Vega II", "llama.cpp on macOS and an AMD card, which no other row has"),
+    (r"RX 7900 XTX \+ Ryzen", "HIP through WSL2, which no other machine has"),
     (r"Tesla T4", "a 70 W card whose clock no data sheet gives under load"),
     (r"short \d|first answer|long .* cold", "first answers after a start: the cache is not yet that of the text"),
     (r"no draft accepted", "drafts that are never accepted still cost their time"),

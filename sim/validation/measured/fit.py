@@ -14,9 +14,9 @@ from expert_residency.sim.validation.measured.arrays import BoolArray, FloatArra
 from expert_residency.sim.validation.measured.constants import PRIORS, SPREADS
 from expert_residency.sim.validation.measured.formula import Formula
 
-NOISE = 0.12
-"""Of a speed: how far runs alike in all that a row says are apart (logarithm)."""
-HITS_NOISE, HITS_WEIGHT = 0.5, 0.3
+NOISE = 0.2
+"""Of a speed: how far runs alike in all that a row says are apart (logarithm): 4 to 40 % in these reports."""
+HITS_NOISE, HITS_WEIGHT = 0.5, 1.0
 """Of the logarithm of the odds of a hit."""
 _FAR = 1.2
 _STEP = 1e-3

@@ -31,7 +31,7 @@ _REFERENCE_FLOOR = 0.5
 _FULL_LINK_GB_PER_S = 20.0
 _OF_WINDOWS = np.array(
     [INDEX[name] for name in
-     ("drafts go on", "drafts accepted", "hits odds", "hits slope", "link share of misses")]
+     ("drafts go on", "drafts accepted", "hits odds", "hits slope", "first odds", "link share of misses")]
 )  # fmt: skip
 """Constants that windows depend on."""
 _KEPT = 8
@@ -84,6 +84,7 @@ class Formula:
         self.windows = whether("windows")
         self.strata = np.array([one.engine == "strata" for one in terms], dtype=np.bool_)
         self.mapped, self.one_node, self.virtual = whether("mapped"), whether("one_node"), whether("virtual")
+        self.complement, self.first = whether("complement"), whether("first")
         self.link_known = whether("link_known")
         self.card, self.tflops, self.cards = numbers("card_gb_per_s"), numbers("tflops"), numbers("cards")
         self.ram, self.pool, self.sockets = numbers("ram_gb_per_s"), numbers("pool"), numbers("sockets")
@@ -144,6 +145,7 @@ class Formula:
         cores = self.pool * np.where(self.strata, core * values[INDEX["core of strata"]], core)
         rate = (memory**-_HALF + cores**-_HALF) ** (-1 / _HALF)
         rate = np.where(self.mapped, rate * values[INDEX["mapped"]], rate)
+        rate = np.where(self.complement, rate * values[INDEX["complement"]], rate)
         return np.asarray(np.where(self.one_node, rate * values[INDEX["one node"]], rate))
 
     def _windows(self, values: FloatArray) -> tuple[Windows, FloatArray, FloatArray, FloatArray]:
@@ -169,6 +171,7 @@ class Formula:
         distinct = rows * once * self.top_k
         generated = np.clip(self.generated, 0.01, 0.995)
         odds = values[INDEX["hits odds"]] * (generated / (1 - generated)) ** values[INDEX["hits slope"]]
+        odds = odds * np.where(self.first, values[INDEX["first odds"]], 1.0)
         simulated = np.where(self.generated >= 1, 1.0, odds / (1 + odds))
         full = np.minimum(1.0, self.link / _FULL_LINK_GB_PER_S)
         asked = np.where(np.isnan(self.share), values[INDEX["link share of misses"]] * full, self.share)

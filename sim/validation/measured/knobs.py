@@ -58,6 +58,10 @@ class Knobs:
         Most rows of a verify window.
     tokens
         Tokens that a window gave, as measured; None: not printed.
+    complement
+        Whether memory holds only what no slot holds, in page-locked memory that experts are exchanged with.
+    first
+        Whether it is the first answer after a start.
     own_profile
         Whether residents were chosen by a profile of the very prompts that ran.
     budget_gib
@@ -78,6 +82,8 @@ class Knobs:
     floor: float = 0.0
     window: int = 1
     tokens: float | None = None
+    complement: bool = False
+    first: bool = False
     own_profile: bool = False
     budget_gib: int = 0
 
@@ -147,12 +153,15 @@ def _strata(row: MeasuredRun, knobs: Knobs) -> Knobs | str:
     asked = re.search(r"\bpcie(?:[-_]frac)?[ =](\d*\.\d+|[01]\b)|(pcie share not used)", said)
     floor = re.search(r"(?:draft floor|min-p) (\d*\.?\d+)", said)
     budget = re.search(r"budget(?:-gib)? (\d+)", row.mode)
-    whole = re.search(r"all resident|all experts in VRAM", row.mode)
+    whole = "PolyStrata" in row.engine or "all experts in VRAM" in row.mode
+    complement = budget or re.search(r"budget|resident-experts|complement", row.mode)
     return replace(
         knobs, where="slots", slots=_slots(row), own_profile="own prompts" in row.workload,
         hit_pct=100.0 if whole else knobs.hit_pct, pcie_share=float(asked[1] or 0) if asked else None,
         floor=float(floor[1]) if floor else 0.5, window=_number(r"\bspec (\d+)", said) or 4,
-        budget_gib=int(budget[1]) if budget else 0, mapped=knobs.mapped or "in place" in row.mode,
+        budget_gib=int(budget[1]) if budget else 0,
+        mapped=(knobs.mapped or "in place" in row.mode) and not complement,
+        complement=bool(complement), first=bool(re.search(r"first answer|\bcold\b|run1", row.workload)),
     )  # fmt: skip
 
 

@@ -16,10 +16,13 @@ SELECTED_CELLS = 2048
 """Cells that sparse attention reads in full, once its index has chosen them (DeepSeek-V3.2; assumed of others)."""
 _SINGLE_BLOCKS = ("nemotron",)
 """Models whose blocks are a mixer or experts, not both."""
+PRUNED = {"qwen3.8-flash-next-coder": 0.5}
+"""Models that are others with a part of their experts, and which part."""
 _DRAFT_GIB, _CONTEXT_GIB = 0.8, 0.4
 _GB = 1e9
 ARCHITECTURES = (
-    ("sm_6", "pascal"), ("sm_7", "turing"), ("sm_8", "ampere"), ("sm_", "blackwell"), ("gfx", "amd"),
+    ("sm_6", "pascal"), ("sm_7", "turing"), ("sm_8", "ampere"), ("sm_", "blackwell"), ("gfx9", "gcn"),
+    ("gfx", "rdna"),
     ("apple", "apple"),
 )  # fmt: skip
 FAMILIES = {"iq1": "codebook", "iq2": "codebook", "iq3": "codebook", "q2": "low", "q3": "low", "mxfp4": "mxfp4"}
@@ -42,8 +45,9 @@ class Terms:
         Memory in theory; cores, cores that the pool keeps busy, processors.
     link_gb_per_s, link_known
         The link, and whether a row says what it reaches.
-    mapped, one_node, virtual
-        Experts out of a mapped file; threads on one NUMA node; a guest of WSL2.
+    mapped, complement, one_node, virtual, first
+        Experts out of a mapped file, or of the page-locked complement of the slots; threads on one NUMA node; a
+        guest of WSL2; first answers after a start.
     dense_gb, context_gb, expert_gb
         Read by every token: dense weights, KV cells, its routed experts.
     on_card, on_cpu, on_link
@@ -75,8 +79,10 @@ class Terms:
     link_gb_per_s: float
     link_known: bool
     mapped: bool
+    complement: bool
     one_node: bool
     virtual: bool
+    first: bool
     dense_gb: float
     context_gb: float
     expert_gb: float
@@ -133,7 +139,8 @@ def terms_of(asked: Question) -> Terms:
         cards=machine.cards, ram_gb_per_s=machine.ram_gb_per_s or card.mem_gb_per_s, cores=cores,
         pool=min(busy, cores) + _SIBLING * max(0, min(busy, 3 * cores) - cores) if busy else cores,
         sockets=machine.sockets, link_gb_per_s=machine.link_gb_per_s, link_known=machine.link_known,
-        mapped=knobs.mapped, one_node=knobs.one_node, virtual="WSL" in asked.row.ram,
+        mapped=knobs.mapped, complement=knobs.complement, one_node=knobs.one_node,
+        virtual="WSL" in asked.row.ram, first=knobs.first,
         dense_gb=dense / _GB, context_gb=context / _GB, expert_gb=geometry.token_cycle_bytes / _GB,
         on_card=1.0 if knobs.where == "link" else 0.0 if hosted else 1 - on_cpu / layers,
         on_cpu=1.0 if hosted else on_cpu / layers, on_link=float(knobs.where == "link"), layers=layers,
@@ -168,7 +175,11 @@ def _cpu_layers(asked: Question, context: int) -> int:
 def _generated(asked: Question, dense: int, context: int) -> float:
     if asked.knobs.where != "slots":
         return 1.0
-    return hit_share(_slots_share(asked, dense, context), asked.knobs.own_profile)
+    share, own = _slots_share(asked, dense, context), asked.knobs.own_profile
+    kept = PRUNED.get(asked.geometry.name)
+    if kept is None:
+        return hit_share(share, own)
+    return hit_share(share * kept, own) / hit_share(kept, own)  # what was cut is what is seldom wanted
 
 
 def _slots_share(asked: Question, dense: int, context: int) -> float:
