@@ -55,7 +55,7 @@ def planner(
     preset = load_engine(engine)
     return Planner(
         Problem(
-            needs_of(geometry, **options),  # type: ignore[arg-type]
+            needs_of(geometry, **({"kv_type": "int8"} | options)),  # type: ignore[arg-type]
             tuple(Card.of(load_profile(name), geometry.quant_family) for name in cards),
             side, curve(model, rows, emitted), preset, "cpu" if engine == "generic" else preset.miss,
             mode,  # type: ignore[arg-type]
@@ -216,7 +216,7 @@ def ram() -> str:
     shards = {"IQ2_XS": 39_225_954_592, "IQ3_S": 54_817_524_224}
     rows = []
     for quant, shard in shards.items():
-        needs = needs_of(load_model(MODEL, quant))
+        needs = needs_of(load_model(MODEL, quant), kv_type="int8")
         experts = needs.geometry.all_expert_bytes
         on_card = planner(["tesla-p40"], quant, mode="resident").best()
         assert on_card is not None

@@ -322,7 +322,7 @@ def test_auto_is_what_vram_and_split_leave_and_says_what_it_assumes(house: House
     left = card_budget(model, load_profile("rtx-5070")).cache_bytes
     one = er.RunSpec("rtx-5070", "auto").settled(model)
     assert one.capacity.total_bytes == left
-    assert "context of 4,096 tokens (int8 KV) with the draft layer where there is one" in one.capacity.assumes
+    assert "context of 4,096 tokens (fp16 KV) with the draft layer where there is one" in one.capacity.assumes
     two = er.RunSpec("tesla-p40+rtx-3090", "auto:context=65536", layers_each=(20, 28)).settled(model)
     needs = needs_of(model, context=65536, draft=True, carve=True)
     cards = [Card.of(load_profile(name), model.quant_family) for name in two.hardware]

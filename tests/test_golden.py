@@ -3,7 +3,7 @@ change them on purpose."""
 
 import json
 import tomllib
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,9 @@ from tests.golden_runs import (
     said,
     timed,
 )
+
+HELP_MADE_BY = 0, 29
+"""Version of typer that printed the golden help."""
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +107,8 @@ def test_answer(name, folder):
 
 
 def test_help():
+    if tuple(map(int, version("typer").split(".")[:2])) < HELP_MADE_BY:
+        pytest.skip("older versions of typer print the same help in other forms, as '\\[required]'")
     for name, words in help_cases():
         golden = (GOLDEN / "help" / f"{name}.txt").read_text(encoding="utf-8")
         assert said(words) == golden, name

@@ -64,6 +64,43 @@ def test_what_vram_leaves_is_what_a_run_takes_and_one_slot_more_is_refused(model
         assert (frame["status"].iloc[0] == "ok") == (status == "ok"), frame["reason"].iloc[0]
 
 
+def answered(*words: str):
+    """What a command prints as JSON."""
+    out = StringIO()
+    with redirect_stdout(out), pytest.raises(SystemExit) as ended:
+        main([*words, "--json", "-"])
+    assert ended.value.code == 0
+    return json.loads(out.getvalue())
+
+
+@pytest.mark.parametrize(("engine", "kv"), [("generic", "fp16"), ("strata", "int8"), ("llama.cpp", "fp16")])
+def test_keys_and_values_are_stored_as_the_engine_does_or_in_16_bits(engine, kv, tmp_path):
+    """One default at `run`, capacity `auto`, `vram`, `split` and Python, and said by each."""
+    trace = short("gpt-oss-20b")
+    write_parquet(trace, tmp_path / "t.parquet")
+    place = ("--model", "gpt-oss-20b", "--hardware", "rtx-3090")
+    asked = answered("vram", *place, "--engine", engine)
+    assert asked["kv"] == kv
+    assert any(f"KV, {kv}," in line["line"] for line in asked["lines"])
+    ran = answered("run", str(tmp_path / "t.parquet"), *place[2:], "--capacity", "auto", "--engine", engine)
+    assert ran["manifest"]["spec"]["kv_type"] == kv
+    assert any(f"({kv} KV" in said for said in (*ran["warnings"], *ran["caveats"]))
+    fast = () if engine == "llama.cpp" else ("--simulate", "0")
+    split = answered("split", *place[:2], "--gpu", "rtx-3090", "--engine", engine, *fast)
+    assert split["kv"] == kv
+    study = er.split(trace, "gpt-oss-20b", "rtx-3090", engine=engine, simulate=0)
+    assert study.question.kv_type == kv
+    assert er.RunSpec.for_engine(engine, "rtx-3090", "auto").kv_type == kv
+    assert er.RunSpec.for_engine(engine, "rtx-3090", "auto:kv=q4_0").kv_type == "q4_0"
+
+
+def test_a_context_is_stored_in_one_way():
+    assert RunSpec(CARD, "auto:kv=int8").kv_type == "int8"
+    assert RunSpec(CARD, "auto:kv=int8", kv_type="int8").capacity.auto.kv == "int8"
+    with pytest.raises(UserError, match="auto:kv=int8 beside KV type fp16"):
+        RunSpec(CARD, "auto:kv=int8", kv_type="fp16")
+
+
 def test_a_longer_context_is_refused_where_a_short_one_fits():
     trace = short("gpt-oss-20b")
     room = Capacity(

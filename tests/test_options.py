@@ -316,7 +316,7 @@ CASES: dict[str, dict[str, Any]] = {
         "--quant": "--quant FP16", "--count": "--count 2", "--ram": "--ram 10500MB",
         "--machine": "--machine rtx-5070-7600",
         "--host": "--host mmap", "--headroom": "--headroom 11GB", "--session": "--session 2GiB",
-        "--context": alone(FLASH, FLASH + " --context 65536"), "--kv-type": alone(FLASH, FLASH + " --kv fp16"),
+        "--context": alone(FLASH, FLASH + " --context 65536"), "--kv-type": alone(FLASH, FLASH + " --kv int8"),
         "--kv-resident": alone(*(FLASH + f" --context 65536 --kv-resident {n}" for n in (0, 20480))),
         "--draft": alone(FLASH, FLASH + " --draft"),
         "--carve": alone(SPLIT + " --count 2", SPLIT + " --count 2 --carve"),
@@ -355,7 +355,8 @@ CASES: dict[str, dict[str, Any]] = {
     "vram": {
         "--model": alone(DRAFTED, DRAFTED.replace("qwen3.8-flash-next", "gpt-oss-20b")),
         "--hardware": alone(DRAFTED, DRAFTED.replace("rtx-3090", "rtx-5090")), "--context": "--context 131072",
-        "--kv-type": "--kv-type fp16", "--kv-resident": "--kv-resident 20480", "--draft": "--no-draft",
+        "--engine": "--engine strata", "--kv-type": "--kv-type int8",
+        "--kv-resident": "--kv-resident 20480", "--draft": "--no-draft",
         "--session": alone(*(f"--model {MODEL} --hardware rtx-3090 --session {n}" for n in ("1GiB", "2GiB"))),
         "--reserve": "--reserve 1GiB", "--host": "--host mmap", "--json": "--json other.json",
     },
@@ -568,7 +569,7 @@ def test_an_option_has_an_effect_or_is_refused(command: str, option: str, inputs
 @pytest.mark.parametrize("words", [f"vram {DRAFTED}", f"split {FLASH}"])
 def test_the_kv_type_has_one_name_everywhere(words: str, inputs: Inputs) -> None:
     """`--kv-type` as `run` has it; `--kv` is the same."""
-    old, new = (inputs.answer(f"{words} {option} fp16", "") for option in ("--kv", "--kv-type"))
+    old, new = (inputs.answer(f"{words} {option} int8", "") for option in ("--kv", "--kv-type"))
     assert old == new != inputs.answer(words, "")
     assert old[0] == 0
 

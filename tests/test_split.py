@@ -289,7 +289,14 @@ class TestSeed:
         host = HostSide.of(profile, geometry.quant_family, ram)
         card = Card.of(profile, geometry.quant_family)
         return Planner(
-            Problem(needs_of(geometry, **options), (card,) * count, host, curve, GENERIC, mode="resident")
+            Problem(
+                needs_of(geometry, kv_type="int8", **options),
+                (card,) * count,
+                host,
+                curve,
+                GENERIC,
+                mode="resident",
+            )
         )
 
     def place(self, curve, count, quant="UD-Q4_K_XL", ram=10**12, **options) -> Placement | None:
@@ -328,7 +335,9 @@ class TestSeed:
         assert need.needed_bytes - resident.needed_bytes == 17 * GB
 
     def test_streamed_kv_takes_ram_instead_of_vram(self):
-        kept, streamed = (needs_of(self.GEOMETRY, context=262_144, kv_resident=n) for n in (0, 32_768))
+        kept, streamed = (
+            needs_of(self.GEOMETRY, context=262_144, kv_type="int8", kv_resident=n) for n in (0, 32_768)
+        )
         moved = (262_144 - 32_768) * 12 * 1_056
         assert sum(x.nbytes for x in kept.session) - sum(x.nbytes for x in streamed.session) == moved
         assert streamed.streamed_kv_bytes == moved

@@ -15,7 +15,7 @@ from expert_residency.hwmodels.units import GB, parse_size
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.cli import main
 from expert_residency.sim.split.cards import Card, HostSide
-from expert_residency.sim.split.compare import forced, room_sentence, speed_matters
+from expert_residency.sim.split.compare import forced, gain_sentence, room_sentence, speed_matters
 from expert_residency.sim.split.curve import HitCurve
 from expert_residency.sim.split.limits import explain, few_slots
 from expert_residency.sim.split.memory import needs_of
@@ -24,7 +24,7 @@ from expert_residency.sim.split.planner import Planner
 from expert_residency.sim.split.report import label
 from expert_residency.sim.split.rules import CPU, parse_rules, place, tensor
 from expert_residency.sim.split.study import Answer, Question, sets_of_cards, study
-from expert_residency.sim.split.timed import simulate_placement
+from expert_residency.sim.split.timed import Simulated, simulate_placement
 from expert_residency.traces import load_model
 from expert_residency.traces.synthetic import generate, load_style
 from expert_residency.traces.windows import compose_windows
@@ -47,7 +47,8 @@ def flash(curve, cards, quant="UD-Q4_K_XL", *, mode="arena", ram=64 * GB, engine
     geometry = load_model(FLASH, quant)
     profiles = [load_profile(name) for name in cards]
     return Problem(
-        needs_of(geometry, **options), tuple(Card.of(p, geometry.quant_family) for p in profiles),
+        needs_of(geometry, **({"kv_type": "int8"} | options)),
+        tuple(Card.of(p, geometry.quant_family) for p in profiles),
         HostSide.of(profiles[0], geometry.quant_family, ram), curve, load_engine(engine), miss, mode,
     )  # fmt: skip
 
@@ -220,17 +221,61 @@ class TestStudy:
         )
         found = study(asked, trace, profiles)
         assert [bool(a.placement) for a in found.answers] == [False, True, False, True, False, True, True, True]
-        assert sum(a.simulated is not None for a in found.answers) == 1
-        assert found.best is not None
-        assert found.best.simulated is not None
-        assert found.best.cards == ("tesla-p40", "tesla-p40")
+        best = found.best
+        assert best is not None
+        assert [a.cards for a in found.answers if a.simulated] == [("tesla-p40",), ("tesla-p40", "tesla-p40")]
+        assert found.one_card_fewer == [a for a in found.answers if a.simulated and a is not best]
+        alone = found.one_card_fewer[0].simulated.tokens_per_s
+        assert f"{best.simulated.tokens_per_s:.1f} tok/s against {alone:.1f}" in gain_sentence(found)
+        assert gain_sentence(found).endswith("(simulated).")
+        unseen = study(replace(asked, simulate=0), trace, profiles)
+        assert gain_sentence(unseen).endswith("(estimated).")
+
+    def test_a_split_that_the_estimate_puts_second_is_taken_where_it_simulates_faster(self, trace, monkeypatch):
+        names = ("tesla-p40", "rtx-3090")
+        profiles = {name: load_profile(name) for name in names}
+        asked = Question(FLASH, ("IQ2_XS",), (names,), names[0], 32 * GB, modes=("resident",), kv_type="int8")
+
+        def ran(placement, *_, **__):
+            return Simulated(placement.vram_expert_bytes / GB, 1.0, 0.5, "always")
+
+        monkeypatch.setattr("expert_residency.sim.split.study.simulate_placement", ran)
+        (estimated,) = study(replace(asked, simulate=0), trace, profiles).answers
+        assert estimated.placement.layers_each != estimated.roomiest.layers_each
+        assert room_sentence(estimated).endswith("% less (estimated)")
+        found = study(asked, trace, profiles)
+        (answer,) = found.answers
+        assert answer.placement.layers_each == estimated.roomiest.layers_each
+        assert answer.tokens_per_s == ran(estimated.roomiest).tokens_per_s
+        assert room_sentence(answer, found.run) is None
+        assert speed_matters(answer, found.run).endswith("(simulated).")
+
+    def test_an_estimate_is_never_held_against_a_simulated_speed(self, trace, monkeypatch):
+        """Where the engine takes no smaller set, both speeds of the sentence are estimates, and it says so."""
+        profiles = {"tesla-p40": load_profile("tesla-p40")}
+        asked = Question(FLASH, ("IQ2_XS",), sets_of_cards(["tesla-p40"], 1, 2), "tesla-p40", 64 * GB, simulate=1)
+
+        def ran(placement, *_, **__):
+            if len(placement.stages) == 1:
+                raise SimError("not this one")
+            return Simulated(1e6, 1.0, 0.5, "always")
+
+        monkeypatch.setattr("expert_residency.sim.split.study.simulate_placement", ran)
+        found = study(asked, trace, profiles)
+        assert found.best.tokens_per_s == 1e6
+        assert gain_sentence(found).endswith("(estimated).")
+        assert f"{found.best.placement.tokens_per_s:.1f} tok/s against" in gain_sentence(found)
+        refused = [a for a in found.answers if a.placement and len(a.cards) == 1]
+        assert refused
+        assert all("not simulated: not this one" in a.notes for a in refused)
 
     def test_speed_matters_says_what_the_blind_split_loses(self, curve):
         unequal = flash(curve, ["tesla-p40", "rtx-3070"], "IQ3_S", mode="mmap", carve=True)
         planner = Planner(unequal)
         answer = Answer(("tesla-p40", "rtx-3070"), unequal.needs.geometry, "mmap", planner, planner.best())
         assert re.match(
-            r"Card speed matters for this split: [\d,]+ layers give .* % less\.", speed_matters(answer)
+            r"Card speed matters for this split: [\d,]+ layers give .* % less \(estimated\)\.",
+            speed_matters(answer),
         )
         points = forced(answer)
         assert max(p.tokens_per_s for _, p in points if p) == answer.placement.tokens_per_s

@@ -30,8 +30,8 @@ DRAFT = FLASH_NEXT_SESSION.draft
 IQ2_XS = Weights(2941 * MIB, 322 * MIB, DRAFT.head_bytes, DRAFT.layer_bytes)
 
 
-def session(tokens, **options):
-    return session_lines(FLASH_NEXT_SESSION, tokens, **options)
+def session(tokens, kv_type="int8", **options):
+    return session_lines(FLASH_NEXT_SESSION, tokens, kv_type=kv_type, **options)
 
 
 def total(lines):

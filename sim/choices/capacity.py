@@ -51,7 +51,7 @@ class Auto:
     context
         Tokens that the context can hold.
     kv
-        Storage of a KV cell.
+        Storage of a KV cell; empty: as the run has it.
     kv_resident
         Cells a layer kept on the card, the rest streamed; 0 keeps all.
     draft
@@ -63,7 +63,7 @@ class Auto:
     """
 
     context: int = 4096
-    kv: str = "int8"
+    kv: str = ""
     kv_resident: int = 0
     draft: bool = True
     session: int | None = None

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from expert_residency.hwmodels.quantity import Count, Quantity, Rate, Share
 from expert_residency.sim.choices.knob import Knob
 from expert_residency.toml import Shelf, checked
+from expert_residency.traces.session import KV_TYPE
 
 ENGINES = Shelf("expert_residency.sim.choices", "presets", "engine")
 """Where presets are."""
@@ -150,7 +151,7 @@ class EnginePreset(BaseModel):
     @property
     def kv_type(self) -> str:
         """Storage of a KV cell where memory is planned and the user says nothing."""
-        return self.policy.get("kv_type", "int8")
+        return self.policy.get("kv_type", KV_TYPE)
 
     @cached_property
     def cpu_layer_ns(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from expert_residency.errors import SimError
 from expert_residency.hwmodels.vram import Line
 from expert_residency.traces import ModelGeometry
-from expert_residency.traces.session import SessionShape
+from expert_residency.traces.session import KV_TYPE, SessionShape
 
 MIN_KV_RESIDENT_CELLS = 20_480
 """Smallest part of a streamed KV cache that the engine Strata keeps on the card."""
@@ -29,7 +29,7 @@ def session_shape(geometry: ModelGeometry) -> SessionShape:
 
 
 def session_lines(
-    shape: SessionShape, context_tokens: int, *, kv_type: str = "int8", kv_resident: int = 0, draft: bool = False
+    shape: SessionShape, context_tokens: int, *, kv_type: str = KV_TYPE, kv_resident: int = 0, draft: bool = False
 ) -> list[Line]:
     """Lines of one context on the card.
 

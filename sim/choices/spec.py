@@ -18,6 +18,7 @@ from expert_residency.errors import SimError
 from expert_residency.hwmodels.units import parse_size
 from expert_residency.sim.choices.capacity import WAYS, Auto, Capacity
 from expert_residency.text import check_known
+from expert_residency.traces.session import KV_TYPE
 
 if TYPE_CHECKING:
     from expert_residency.hwmodels.profile import HardwareProfile
@@ -223,7 +224,8 @@ class RunSpec:
         the card takes its stream, one on the host keeps it from starting the next layer.
     depth, kv_type
         Tokens of context behind each request before the trace's first position, and how the engine stores a KV
-        cell (`traces.session.KV_TYPES`): what attention reads (`sim.timed.attention`).
+        cell (`traces.session.KV_TYPES`): what attention reads (`sim.timed.attention`), and what capacity `auto`
+        counts. Where nobody says it, as `auto:kv=` has it, else the engine's, else fp16.
     scope
         `global`, `layer` or `layer:PLACEMENT`, for a capacity in words; a `Capacity` has its own.
 
@@ -310,7 +312,7 @@ class RunSpec:
         prefetch_bytes: int | str | None = None,
         predict_us: float = 0.0,
         depth: int = 0,
-        kv_type: str = "fp16",
+        kv_type: str | None = None,
         *,
         scope: str | None = None,
     ) -> None:
@@ -326,6 +328,11 @@ class RunSpec:
             except ValueError as error:
                 problems.append(str(error))
             object.__setattr__(self, name, value)
+        auto = None if problems else self.capacity.auto
+        own = auto.kv if auto is not None else ""
+        object.__setattr__(self, "kv_type", kv_type or own or KV_TYPE)
+        if own and own != self.kv_type:
+            problems.append(f"capacity auto:kv={own} beside KV type {kv_type}: a context is stored in one way")
         if problems:
             raise SimError("; ".join(problems))
 
@@ -398,7 +405,8 @@ class RunSpec:
         from expert_residency.sim.choices.auto import left_on_cards
 
         cards = profiles or [load_profile(name) for name in self.hardware]
-        return replace(self, capacity=left_on_cards(capacity, geometry, cards, each))
+        auto = replace(capacity.auto, kv=self.kv_type)
+        return replace(self, capacity=left_on_cards(replace(capacity, auto=auto), geometry, cards, each))
 
 
 FIELDS: dict[str, Choice] = {f.name: f.metadata["choice"] for f in fields(RunSpec)}
@@ -460,7 +468,9 @@ def make_spec(words: Mapping[str, Any]) -> RunSpec:
     given = dict(load_engine(_text("engine", given.get("engine", DEFAULTS["engine"]))).policy) | given
     problems = [] if "hardware" in given else ["hardware is missing (residency list hardware)"]
     try:
-        given["capacity"] = make_capacity(given)
+        given["capacity"] = capacity = make_capacity(given)
+        if capacity.auto is not None and capacity.auto.kv:
+            given["kv_type"] = words.get("kv_type")  # before the engine's
     except ValueError as error:
         problems.append(str(error))
     if problems:

@@ -10,6 +10,7 @@ from expert_residency.hwmodels.ram import HostBudget, host_budget
 from expert_residency.hwmodels.vram import STAGE_RESERVE_BYTES, Line, VramBudget, Weights, vram_budget
 from expert_residency.sim.choices.session import session_lines, session_shape, streamed_kv_bytes
 from expert_residency.traces import ModelGeometry
+from expert_residency.traces.session import KV_TYPE
 
 
 def card_budget(
@@ -17,7 +18,7 @@ def card_budget(
     profile: HardwareProfile,
     *,
     context: int = 4096,
-    kv_type: str = "int8",
+    kv_type: str = KV_TYPE,
     kv_resident: int = 0,
     draft: bool = True,
     session_bytes: int | None = None,
@@ -116,7 +117,7 @@ def ram_budget(
     held_bytes: int,
     pin: bool = True,
     context: int = 0,
-    kv_type: str = "int8",
+    kv_type: str = KV_TYPE,
     kv_resident: int = 0,
 ) -> HostBudget:
     """Host memory with `held_bytes` of experts in RAM: page-locked KV first, then experts, then the page cache."""

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from expert_residency.sim.choices.spec import CHOICES, DEFAULTS
+from expert_residency.traces.session import KV_TYPE
 
 Words = dict[str, Any]
 """What a command line gives of `CHOICES`, by name."""
@@ -40,7 +41,7 @@ def option(name: str, note: str = "", *, default: str | bool = False, also: Sequ
     return typer.Option(f"--{name.replace('_', '-')}", *also, help=text, show_default=default, **more)
 
 
-OF_THE_ENGINE = ("eviction", "admission", "scope", "host")
+OF_THE_ENGINE = ("eviction", "admission", "scope", "host", "kv_type")
 """Choices that a preset may make; the placement's help says whose it is."""
 ALL = tuple(name for name, choice in CHOICES.items() if choice.option)
 
@@ -91,7 +92,7 @@ def takes_words(
 def _annotation(name: str, several: bool, preset: bool, defaults: Words) -> Any:
     annotated: Any = Annotated  # types are made here, which a checker cannot follow
     kind: Any = CHOICES[name].kind.option
-    said = defaults.get(name) or (DEFAULTS | {"scope": "global"}).get(name)
+    said = defaults.get(name) or (DEFAULTS | {"scope": "global", "kv_type": KV_TYPE}).get(name)
     if several and kind is not bool:
         lists: Any = list
         return annotated[(kind if kind == list[str] else lists[kind]) | None, option(name)]

@@ -90,7 +90,7 @@ def split(
     ] = None,
     headroom: Annotated[str, typer.Option(help="RAM kept free of experts.")] = "10GB",
     context: Annotated[int, typer.Option(min=1, help="Tokens of context.")] = 32_768,
-    kv_type: Annotated[str | None, option("kv_type", default="the engine's, or int8", also=("--kv",))] = None,
+    kv_type: Annotated[str | None, option("kv_type", default="the engine's, or fp16", also=("--kv",))] = None,
     kv_resident: Annotated[int, typer.Option(help="KV cells a layer kept on the card, 0 for all.")] = 0,
     session: Annotated[
         str | None,
@@ -277,7 +277,7 @@ def _plan(
     data = report.to_dict(found)
     data["trace"] = {"sha256": recorded.content_hash, "synthetic": recorded.synthetic}
     data["speed_matters"] = {
-        report.label(a.ordered): s for a in found.answers if a is best and (s := speed_matters(a))
+        report.label(a.ordered): s for a in found.answers if a is best and (s := speed_matters(a, found.run))
     }
     data["next_card"] = gain_sentence(found)
     family = (best or found.answers[0]).geometry.quant_family
@@ -328,7 +328,7 @@ def _show(found: SplitStudy, trace: RoutingTrace, profiles: Mapping[str, Hardwar
 
     question, best = found.question, found.best
     out = table(
-        f"{question.model}, {question.miss} misses, context {question.context:,}, "
+        f"{question.model}, {question.miss} misses, context {question.context:,} ({question.kv_type} KV), "
         f"headroom {report.in_gb(question.headroom_bytes)} GB; sizes are GB of experts",
         ["cards", "quant", "host", "layers", "VRAM", "RAM", "RAM needed", "hits %", "tok/s", "by"],
         left=4, also_text=("by",),
@@ -348,7 +348,7 @@ def _show(found: SplitStudy, trace: RoutingTrace, profiles: Mapping[str, Hardwar
     for answer in found.answers:
         if answer.limit:
             say(f"{report.label(answer.ordered)}, {answer.geometry.quant}, {answer.mode}: {answer.limit}.")
-        if (room := room_sentence(answer)) is not None:
+        if (room := room_sentence(answer, found.run)) is not None:
             say(f"{report.label(answer.ordered)}, {answer.geometry.quant}, {answer.mode}: {room}.")
     if best is not None:
         _show_best(found, best)
@@ -359,7 +359,7 @@ def _show(found: SplitStudy, trace: RoutingTrace, profiles: Mapping[str, Hardwar
             how = "simulated" if other.simulated else "estimated"
             speed = f"{other.tokens_per_s:.1f} tok/s {how}"
             say(f"  {report.label(other.ordered)}, {other.geometry.quant}, {other.mode}, {speed}")
-        for sentence in (gain_sentence(found), speed_matters(best)):
+        for sentence in (gain_sentence(found), speed_matters(best, found.run)):
             if sentence:
                 say(sentence)
     notes = [

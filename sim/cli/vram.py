@@ -19,7 +19,8 @@ def vram(
         str, typer.Option(help="Profile, NAME or FILE.toml, or parts, CARD:cpu=NAME,ram=64GB,link=4.0x8.")
     ],
     context: Annotated[int, typer.Option(min=1, help="Tokens that the context can hold.")] = 4096,
-    kv_type: Annotated[str, option("kv_type", default=True, also=("--kv",))] = "int8",
+    engine: Annotated[str, typer.Option(help="Engine preset: whose KV type it is.")] = "generic",
+    kv_type: Annotated[str | None, option("kv_type", default="the engine's, or fp16", also=("--kv",))] = None,
     kv_resident: Annotated[int, typer.Option(min=0, help="Cells a layer kept on the card; 0: all.")] = 0,
     draft: Annotated[bool, typer.Option(help="With the draft layer and its head.")] = True,
     session: Annotated[
@@ -37,11 +38,13 @@ def vram(
     from expert_residency.hwmodels.units import GIB, MIB, parse_size
     from expert_residency.hwmodels.vram import slot_bytes
     from expert_residency.sim.choices.caveats import caveats, texts
+    from expert_residency.sim.choices.preset import load_engine
     from expert_residency.sim.choices.vram import card_budget, ram_budget
     from expert_residency.sim.timed.host import plan_host
     from expert_residency.traces import load_model
 
     geometry, profile = load_model(model), load_profile(hardware)
+    kv_type = kv_type or load_engine(engine).kv_type
     budget = card_budget(
         geometry, profile, context=context, kv_type=kv_type, kv_resident=kv_resident, draft=draft,
         session_bytes=parse_size(session) if session else None,
@@ -60,7 +63,7 @@ def vram(
         memory, misfit = {}, str(error)
     if not profile.has_card:
         memory, misfit = {}, None  # the one memory is above
-    behind = trust_of(geometry.label, [hardware], "generic")
+    behind = trust_of(geometry.label, [hardware], engine)
     found = caveats(None, geometry, (profile,), context_counted=True)
     if json is not None:
         lines = [{"line": line.name, "bytes": line.nbytes, "source": line.source} for line in budget.lines]
@@ -69,6 +72,7 @@ def vram(
             {
                 "model": geometry.label,
                 "hardware": profile.name,
+                "kv": kv_type,
                 "usable_bytes": budget.usable_bytes,
                 "lines": lines,
             }
@@ -84,7 +88,7 @@ def vram(
         )
         if str(json) == "-":
             return
-    shown = table(f"{geometry.label} on {profile.name}, context {context:,}", ["line", "MiB"])
+    shown = table(f"{geometry.label} on {profile.name}, context {context:,} ({kv_type} KV)", ["line", "MiB"])
     shown.add_row("usable" if profile.has_card else "usable memory, no card", number(budget.usable_bytes / MIB, 1))
     for line in budget.lines:
         shown.add_row(line.name, number(-line.nbytes / MIB, 1))

@@ -22,6 +22,7 @@ from expert_residency.hwmodels.vram import (
 from expert_residency.sim.choices.session import session_lines, session_shape, streamed_kv_bytes
 from expert_residency.sim.split.cards import Card
 from expert_residency.traces import ModelGeometry
+from expert_residency.traces.session import KV_TYPE
 
 HostMode = Literal["arena", "mmap", "resident", "budget"]
 HOST_MODES: tuple[HostMode, ...] = ("arena", "mmap", "resident", "budget")
@@ -57,7 +58,7 @@ class Needs:
     carve: bool = False
     streamed_kv_bytes: int = 0
     context: int = 0
-    kv_type: str = "int8"
+    kv_type: str = KV_TYPE
     kv_resident: int = 0
     stage_reserve_bytes: int = STAGE_RESERVE_BYTES
 
@@ -99,7 +100,7 @@ def needs_of(
     geometry: ModelGeometry,
     *,
     context: int = 32_768,
-    kv_type: str = "int8",
+    kv_type: str = KV_TYPE,
     kv_resident: int = 0,
     session_bytes: int | None = None,
     draft: bool = False,

@@ -49,6 +49,7 @@ def to_dict(found: SplitStudy) -> dict[str, Any]:
         "headroom_bytes": question.headroom_bytes,
         "carve": question.carve,
         "context": question.context,
+        "kv": question.kv_type,
         "rows_a_pass": curve.rows,
         "tokens_a_pass": curve.tokens_a_pass,
         "synthetic": curve.synthetic,

@@ -24,6 +24,7 @@ from expert_residency.sim.split.placement import Placement, Problem, Shortfall
 from expert_residency.sim.split.planner import MAX_CARDS, Planner
 from expert_residency.sim.split.timed import Simulated, simulate_placement
 from expert_residency.traces import ModelGeometry, RoutingTrace, load_model
+from expert_residency.traces.session import KV_TYPE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +69,7 @@ class Question:
     modes: tuple[HostMode, ...] = HOST_MODES
     headroom_bytes: int = HEADROOM_BYTES
     context: int = 32_768
-    kv_type: str = "int8"
+    kv_type: str = KV_TYPE
     kv_resident: int = 0
     session_bytes: int | None = None
     draft: bool = False
@@ -138,8 +139,29 @@ class SplitStudy:
     answers: list[Answer]
     curve: HitCurve
     profiles: dict[str, HardwareProfile]
+    trace: RoutingTrace
     caveats: list[str] = field(default_factory=list)
     """What the answers stand on, as `sim.choices.caveats` finds it: `kind: text`."""
+    _runs: dict[object, Simulated | None] = field(default_factory=dict)
+
+    def run(self, answer: Answer, placement: Placement) -> Simulated | None:
+        """A placement on the machine of an answer, simulated; None if nothing is to be, or the engine refuses."""
+        if not self.question.simulate:
+            return None
+        key = _key(answer, placement)
+        if key not in self._runs:
+            question, host, found = self.question, self.profiles[self.question.host], None
+            if question.ram_bytes is not None:
+                host = with_ram(host, question.ram_bytes)
+            try:
+                found = simulate_placement(
+                    placement, fit_geometry(self.trace, answer.geometry), self.profiles, host,
+                    engine=question.engine, miss=question.miss, p2p=question.p2p, kv_type=question.kv_type,
+                )  # fmt: skip
+            except SimError as error:
+                answer.notes.append(f"not simulated: {error}")
+            self._runs[key] = found
+        return self._runs[key]
 
     def frame(self) -> pd.DataFrame:
         """One row an answer: cards, layers of each, bytes, tokens/s, or the limit.
@@ -179,6 +201,27 @@ class SplitStudy:
         simulated = [a for a in fitting if a.simulated]
         return max(simulated or fitting, key=lambda a: a.tokens_per_s, default=None)
 
+    def was_tried(self, answer: Answer) -> bool:
+        """Whether the placement of an answer was simulated, or refused."""
+        return answer.placement is not None and _key(answer, answer.placement) in self._runs
+
+    @property
+    def one_card_fewer(self) -> list[Answer]:
+        """Of each set of one card fewer than the best answer has, in its quantization: the fastest that fits.
+
+        Simulated ones come before others, and those that the engine refuses last.
+        """
+        best, found = self.best, dict[tuple[str, ...], Answer]()
+
+        def rank(answer: Answer) -> tuple[bool, bool, float]:
+            return bool(answer.simulated), not self.was_tried(answer), answer.tokens_per_s
+
+        for answer in self.answers:
+            alike = best is not None and answer.geometry == best.geometry
+            if alike and best and answer.placement and len(answer.cards) == len(best.cards) - 1:
+                found[answer.cards] = max(found.get(answer.cards, answer), answer, key=rank)
+        return list(found.values())
+
     @property
     def best_of_quants(self) -> list[Answer]:
         """The fastest answer of each quantization that fits, in the order asked."""
@@ -189,6 +232,12 @@ class SplitStudy:
             if answer.placement and (old is None or rank > (bool(old.simulated), old.tokens_per_s)):
                 found[label] = answer
         return list(found.values())
+
+
+def _key(answer: Answer, placement: Placement) -> object:
+    """What tells the runs of one study apart."""
+    stages = tuple((stage.card.name, stage.first, stage.end, tuple(stage.slots)) for stage in placement.stages)
+    return answer.geometry.label, placement.ram.mode, placement.store, stages
 
 
 def sets_of_cards(
@@ -298,8 +347,8 @@ def study(
                 planner = Planner(problem, times.get(mode))
                 times[mode] = planner.times
                 answers.append(_answer(names, planner))
-    found = SplitStudy(question, answers, curve, profiles, split_caveats(question, trace, profiles))
-    _simulate(found, trace, progress)
+    found = SplitStudy(question, answers, curve, profiles, trace, split_caveats(question, trace, profiles))
+    _simulate(found, progress)
     return found
 
 
@@ -342,31 +391,39 @@ def _answer(names: tuple[str, ...], planner: Planner) -> Answer:
     return answer
 
 
-def _simulate(found: SplitStudy, trace: RoutingTrace, progress: Callable[[str], None] | None) -> None:
-    """Run the fastest placements, one of each machine and quantization, so that they differ."""
-    question = found.question
-    host = found.profiles[question.host]
-    if question.ram_bytes is not None:
-        host = with_ram(host, question.ram_bytes)
+def _simulate(found: SplitStudy, progress: Callable[[str], None] | None) -> None:
+    """Run the fastest placements, one of each machine and quantization, so that they differ, and what the best of
+    them is compared with: the sets of one card fewer.
+    """
     groups: dict[tuple[tuple[str, ...], str], list[Answer]] = {}
     for answer in sorted(found.answers, key=lambda a: -a.tokens_per_s):
         if answer.placement:
             groups.setdefault((answer.cards, answer.geometry.label), []).append(answer)
     first = {len(group[0].cards): group for group in reversed(groups.values())}  # the best of each number of cards
     chosen = [*sorted(first.values(), key=lambda group: -group[0].tokens_per_s), *groups.values()]
-    for group in list({id(group): group for group in chosen}.values())[: question.simulate]:
-        for answer in group:  # the fastest host mode that the engine takes
-            assert answer.placement is not None
-            if progress:
-                progress(f"simulating {'+'.join(answer.cards)}, {answer.geometry.label}, {answer.mode}")
-            try:
-                answer.simulated = simulate_placement(
-                    answer.placement, fit_geometry(trace, answer.geometry), found.profiles, host,
-                    engine=question.engine, miss=question.miss, p2p=question.p2p,
-                )  # fmt: skip
-                break
-            except SimError as error:
-                answer.notes.append(f"not simulated: {error}")
+    left = found.question.simulate
+    for group in {id(group): group for group in chosen}.values():
+        # the fastest host mode that the engine takes; a group of which it takes none counts for nothing
+        left -= left > 0 and any(_simulated(found, answer, progress) for answer in group)
+    while found.question.simulate and (others := [a for a in found.one_card_fewer if not found.was_tried(a)]):
+        for answer in others:  # one of them may then be the best, and have others to be compared with
+            _simulated(found, answer, progress)
+
+
+def _simulated(found: SplitStudy, answer: Answer, progress: Callable[[str], None] | None) -> bool:
+    """Simulate an answer that fits, unless it was; whether the engine takes it."""
+    assert answer.placement is not None
+    if progress and answer.simulated is None:
+        progress(f"simulating {'+'.join(answer.cards)}, {answer.geometry.label}, {answer.mode}")
+    answer.simulated = found.run(answer, answer.placement)
+    if answer.simulated is None:
+        return False
+    other = answer.roomiest  # may be faster than the one that the estimate puts first
+    if other is not None and (ran := found.run(answer, other)) and ran.tokens_per_s > answer.tokens_per_s:
+        problem, before = answer.planner.problem, few_slots(answer.planner.problem, answer.placement)
+        answer.notes = [note for note in answer.notes if note not in before] + few_slots(problem, other)
+        answer.placement, answer.simulated = other, ran
+    return True
 
 
 def with_ram(profile: HardwareProfile, ram_bytes: int) -> HardwareProfile:

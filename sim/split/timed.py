@@ -51,6 +51,7 @@ def simulate_placement(
     engine: str = "generic",
     miss: str = "cpu",
     p2p: bool = False,
+    kv_type: str | None = None,
 ) -> Simulated:
     """Run `trace` on a placement.
 
@@ -70,6 +71,8 @@ def simulate_placement(
         Miss mode.
     p2p
         Whether cards hand over peer to peer.
+    kv_type
+        Storage of a KV cell, which attention reads.
 
     Returns
     -------
@@ -103,6 +106,7 @@ def simulate_placement(
         miss=miss,
         host=mode,
         p2p=p2p,
+        kv_type=kv_type,
     )
     result = simulate(trace, spec, profiles=cards)
     decode = np.flatnonzero(trace.pass_phase != Phase.PREFILL)

@@ -65,7 +65,7 @@ class DemoRun:
 def expert_room(hardware: str, geometry: ModelGeometry) -> int:
     """Bytes that a card has left for experts at 32K context, int8 keys and values."""
     weights = Weights(sum(geometry.dense_bytes), head_bytes=geometry.head_bytes)
-    session = session_lines(session_shape(geometry), CONTEXT_TOKENS)
+    session = session_lines(session_shape(geometry), CONTEXT_TOKENS, kv_type="int8")
     return vram_budget(load_profile(hardware).gpu, weights, session).cache_bytes
 
 

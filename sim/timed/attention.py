@@ -20,7 +20,7 @@ from expert_residency.errors import SimError
 from expert_residency.sim.timed.machine import Machine
 from expert_residency.text import check_known
 from expert_residency.traces import ModelGeometry, RoutingTrace
-from expert_residency.traces.session import KV_TYPES
+from expert_residency.traces.session import KV_TYPE, KV_TYPES
 
 FAMILY = "bf16"
 """Rate of the card's that KV is read at."""
@@ -45,7 +45,7 @@ class Context:
     """
 
     depth: int = 0
-    kv_type: str = "fp16"
+    kv_type: str = KV_TYPE
 
     def __post_init__(self) -> None:
         if not 0 <= self.depth < MOST_TOKENS:
