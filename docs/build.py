@@ -72,7 +72,11 @@ BLOCKS: dict[str, dict[str, Block]] = {
         "listing": Block("policy_tables:listing"),
         **_blocks("policy_tables", "claims", "hits", "inversion", "speeds", "length", traces=True),
     },
-    "prefetch": _blocks("prefetch_tables", "speeds", "rules", "inversion", "line", traces=True),
+    "prefetch": {
+        "map": Block("prefetch_tables:map_table", costly=True),
+        **_blocks("prefetch_tables", "speeds", "rules", "inversion", "line", traces=True),
+    },
+    "time-bound": _blocks("time_bound_tables", "near"),
 }
 """Page to name to block."""
 FIGURES = {

@@ -13,15 +13,18 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
+
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.studies.bounds import baseline_spec, time_ns
-from expert_residency.sim.studies.predictor import PASSES, break_even, study
+from expert_residency.sim.studies.predictor import PASSES, break_even, recall_worth, study
 from expert_residency.sim.studies.score import ScoredRun
 from expert_residency.sim.timed.result import CAUSES, RunResult
 from expert_residency.text import markdown
 from expert_residency.traces import RoutingTrace, read_trace
+from expert_residency.traces.bundled import load
 
 MIB = 1 << 20
 MACHINES = ("rtx-5070-7900x", "rtx-5060ti-5700x3d", "tesla-p40")
@@ -40,6 +43,8 @@ PREDICTORS = (
 )
 RULES = ("free", "guarded", "never-evict", "staging:slots=16")
 BEST_WINDOWS = (1, 4)
+RANK = 0.8
+"""Rank quality of the router of tinymoe, asked one layer early."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +226,7 @@ def inversion() -> str:
 
 
 def line() -> str:
-    """Break-even precision on three machines."""
+    """Break-even precision on three machines, and what a point of recall is worth at half of it and more."""
     rows = []
     for machine in MACHINES:
         for miss in ("fetch", "cpu"):
@@ -231,15 +236,60 @@ def line() -> str:
                 spec,
                 recalls=(0.25, 0.5, 0.75, 1.0),
                 windows=(1, 4),
+                rank_qualities=(RANK,),
                 workers=os.cpu_count() or 1,
             )
-            even = break_even(found.grid)
+            even, worth = break_even(found.grid), recall_worth(found.grid)
             best = max(found.grid, key=lambda cell: cell.speedup)
             rows.append([
                 machine, miss,
-                *("never" if (at := even[w, r]) is None else f"{at:.2f}" for w in (1, 4) for r in (0.5, 1.0)),
-                f"{best.speedup:.2f}x",
+                *(
+                    "never" if (at := even[w, RANK, r]) is None else f"{at:.2f}"
+                    for w in (1, 4) for r in (0.5, 1.0)
+                ),
+                *(f"{worth[w, RANK, 0.75]:+.3f}" for w in (1, 4)), f"{best.speedup:.2f}x",
             ])  # fmt: skip
     head = ["machine", "miss", "1 layer, recall 0.5", "1 layer, recall 1", "4 layers, recall 0.5",
-            "4 layers, recall 1", "best of the grid"]  # fmt: skip
-    return f"Last {PASSES} passes, Qwen3-30B-A3B, 3000 MiB.\n\n" + markdown(head, rows)
+            "4 layers, recall 1", "a point of recall, 1 layer, ms a token", "4 layers",
+            "best of the grid"]  # fmt: skip
+    where = (
+        f"Last {PASSES} passes, Qwen3-30B-A3B, 3000 MiB, rank quality {RANK:g}; a point at a precision of 0.75."
+    )
+    return f"{where}\n\n{markdown(head, rows)}"
+
+
+def map_table() -> str:
+    """A recorded predictor's own speed, in its order and shuffled, beside the map's and that of uniform errors."""
+    rows = []
+    for name in ("tinymoe-prose", "tinymoe-code"):
+        for mib in (120, 200, 300, 400):
+            spec = RunSpec(("rtx-5060ti-5700x3d",), Capacity(total_bytes=mib * MIB), miss="fetch")
+            for order, trace in (("by score", load(name)), ("shuffled", shuffled(load(name)))):
+                found = study(
+                    trace, spec, recalls=(1.0,), precisions=(1.0,), windows=(1,), rank_qualities=(0.5,),
+                    passes=512, workers=os.cpu_count() or 1,
+                )  # fmt: skip
+                own = found.measured[0]
+                plain = f"noisy-oracle:recall={own.foretold:.3f},precision={own.right:.3f}"
+                last = trace.select_passes(np.arange(trace.n_passes) >= trace.n_passes - 512)
+                quiet, noisy = (simulate(last, replace(spec, prefetch=words)) for words in ("none", plain))
+                rows.append([
+                    name, f"{mib} MiB", order, f"{own.recall:.2f}", f"{own.precision:.2f}",
+                    f"{own.rank_quality:.2f}", _percent(own.speedup), _percent(own.map_speedup),
+                    _percent(time_ns(quiet) / time_ns(noisy)),
+                ])  # fmt: skip
+    head = ["trace", "room", "order", "recall", "precision", "rank quality", "own speed", "map",
+            "uniform errors at the same rates over all guesses"]  # fmt: skip
+    return markdown(head, rows)
+
+
+def _percent(speedup: float | None) -> str:
+    return "-" if speedup is None else f"{100 * (speedup - 1):+.1f} %"
+
+
+def shuffled(trace: RoutingTrace) -> RoutingTrace:
+    """The same predictions one layer ahead, each event's in random order."""
+    offsets, experts = trace.predictions[1]
+    event = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    order = np.lexsort((np.random.default_rng(0).random(len(experts)), event))
+    return replace(trace, predictions={1: (offsets, experts[order])})

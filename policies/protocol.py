@@ -125,6 +125,9 @@ class Pool(NamedTuple):
     """(layers,) rate of copies to each layer's card; empty in a replay, which has no machine."""
     cpu_mb_per_s: int = 0
     """Rate at which the host computes experts out of page-locked memory, beside the copies; 0 in a replay."""
+    resident: Sequence[int] = ()
+    """(keys,) 1 where an expert has a slot now, kept up to date by the cache. For prefetch policies: read it, but
+    never write it, and not in `start`. Empty where no cache stands behind the call: then nothing is resident."""
 
 
 class Event(NamedTuple):
@@ -145,6 +148,17 @@ class Event(NamedTuple):
     """0 prefill, 1 decode, 2 verify window."""
     request: int = 0
     """Request that the pass belongs to: policies that keep records of one sequence start again when it changes."""
+
+
+class Predictions(NamedTuple):
+    """What was predicted one number of layers ahead, in CSR form by the event that it is for."""
+
+    offsets: Any
+    """(events + 1,) integers, numpy."""
+    experts: Any
+    """(N,) expert ids within the layer, the best first within an event, numpy."""
+    scores: Any = None
+    """(N,) their scores, falling within an event, numpy; None where none were recorded."""
 
 
 class Future(NamedTuple):
@@ -357,7 +371,7 @@ class PrefetchPolicy(Policy, ABC):
 
     @abstractmethod
     def start(self, pool: Pool, alloc: Allocator, future: Future | None, predictions: Any) -> Any:
-        """Fresh state; `predictions` is what the trace recorded, by look-ahead depth, or None.
+        """Fresh state; `predictions` is what the trace holds, by look-ahead depth, or None.
 
         Parameters
         ----------
@@ -368,7 +382,7 @@ class PrefetchPolicy(Policy, ABC):
         future
             What comes, if the class declares `needs_future`, else None.
         predictions
-            Recorded predictions by look-ahead depth in layers, or None.
+            `Predictions` by look-ahead depth in layers, or None.
 
         Returns
         -------

@@ -88,6 +88,7 @@ EVICTIONS = (
 PREFETCHERS = (
     "activation-match:depth=2", "co-activation", "gate-lookahead:depth=2", "gate-lookahead-parametric", "markov",
     "noisy-oracle:recall=0.6,precision=0.5,window=2", "oracle:window=3", "previous-token", "static-topk:depth=2",
+    "noisy-copies:recall=0.8,precision=0.5,auc=0.9,window=2",
 )  # fmt: skip
 
 RUN_CASES: dict[str, dict[str, Any]] = {
@@ -407,7 +408,7 @@ JSON_CASES = {
     "vram": "vram --model qwen3.8-flash-next --hardware rtx-5070",
     "predictor": (
         "predictor <folder>/small.parquet --hardware rtx-5070 --slots-per-layer 16 --passes 3 --recalls 0.5,1 "
-        "--precisions 0.5,1 --windows 1,2 --workers 1"
+        "--precisions 0.5,1 --windows 1,2 --rank-qualities 0.8 --workers 1"
     ),
     "window": "window <folder>/small.parquet --slots 200 --horizon 1 --horizon 4 --link rtx-5070",
     "window-strp": "window <folder>/small.parquet --slots 150 --horizon 2 --profile <folder>/profile.strp",

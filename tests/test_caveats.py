@@ -222,7 +222,7 @@ def test_sweep_report_and_score(file, tmp_path):
 
 
 def test_predictor(file):
-    few = ["--recalls", "1", "--precisions", "1", "--windows", "1", "--workers", 1]
+    few = ["--recalls", "1", "--precisions", "1", "--windows", "1", "--rank-qualities", "1", "--workers", 1]
     command = ["predictor", file, "--hardware", MACHINE, "--capacity", "25%", *few]
     assert kinds(answered(*command)["caveats"]) == TIMED - {"cpu-rate"}  # misses are fetched
     text = printed(*command)  # of the last passes only

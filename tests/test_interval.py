@@ -17,6 +17,9 @@ from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.runs import interval
 from expert_residency.sim.runs.constants import constants_of
 from expert_residency.sim.runs.simulate import simulate
+from expert_residency.sim.split.interval import placement_interval
+from expert_residency.sim.split.layers.by_rules import rules_interval
+from expert_residency.sim.split.rules import parse_rules
 from expert_residency.traces import load_model
 from expert_residency.traces.synthetic import generate, load_style
 
@@ -76,6 +79,41 @@ def test_constants_of_one_source_are_one_draw():
             for which in ("dense_gb_per_s", "expert_gb_per_s")
         )  # fmt: skip
         assert dense == pytest.approx(experts, rel=1e-6)
+
+
+def test_every_plan_has_an_interval_of_its_own(trace):
+    found = er.split(trace, "qwen3.8-flash-next", "rtx-3090+rtx-4060ti", quants=["IQ2_XS"], engine="strata",
+                     count=2, modes=("arena",), simulate=0)  # fmt: skip
+    (answer,) = found.answers
+    around = found.best_interval_90
+    assert around is found.interval_90(answer)
+    assert around.low < answer.tokens_per_s < around.high
+    whole = simulate(trace, RunSpec(("rtx-3090", "rtx-4060ti"), Capacity(8 << 30), engine="strata"))
+    assert whole.tokens_per_s, "the same machine can be run"
+    assert 0.3 < around.constants / er.interval_90(trace, SPEC).constants < 3
+
+
+def test_plans_by_layers_are_priced_again_and_not_scaled(trace):
+    cards = "rtx-3090+rtx-4060ti"
+    found = er.split(trace, "qwen3.8-flash-next", cards, quants=["IQ2_XS"], engine="llama.cpp", count=(1, 2))
+    assert [answer.placement is not None for answer in found.answers] == [True] * 3
+    for answer in found.answers:
+        assert answer.interval_90.low < answer.tokens_per_s < answer.interval_90.high
+    costs = found.answers[0].problem.costs
+    same = costs.on(costs.cards, costs.host, costs.preset)
+    card = found.answers[0].placement.cards[0]
+    assert same.layer(card, 5, 2) == costs.layer(card, 5, 2)
+    assert same._events is costs._events
+
+
+def test_rules_have_the_interval_of_the_plan_that_they_make(trace):
+    found = er.split(trace, "qwen3.8-flash-next", "rtx-3090", quants=["IQ2_XS"], engine="llama.cpp")
+    (answer,) = found.answers
+    simple = answer.lines[-1].options
+    n = int(simple[simple.index("--n-cpu-moe") + 1])
+    rules = parse_rules([], n, answer.geometry.layer_ids)
+    by_rules = rules_interval(answer.problem, rules)
+    assert by_rules == placement_interval(answer.problem, answer.lines[-1].placement)
 
 
 def test_draws_fill_the_spread_that_a_file_gives():

@@ -262,7 +262,8 @@ CASES: dict[str, dict[str, Any]] = {
     "predictor": reading("predictor {} " + CARD, "sim.studies.predictor:study") | only(
         "--prefetch", "--placement", insertion="--insertion never-evict", predict_us="--predict-us 50",
         prefetch_bytes="--prefetch-bytes 1MiB", recalls="--recalls 0.5", precisions="--precisions 0.5",
-        windows="--windows 2", decay="--decay 0.5", passes="--passes 2", seed="--seed 2", workers="--workers 3",
+        windows="--windows 2", rank_qualities="--rank-qualities 1", decay="--decay 0.5",
+        passes="--passes 2", seed="--seed 2", workers="--workers 3",
         plot=Refused("--plot no/where/x.png"), json=Refused("--json no/where/x.json"),
     ),
     "record": {

@@ -91,7 +91,7 @@ def test_compiled_with_numba_they_propose_the_same(name):
 def test_the_noisy_oracle_has_the_recall_and_precision_that_were_asked_for(recall, precision, seed):
     trace = drawn_trace(seed, tokens=120, experts=32, top_k=4)
     policy = create("prefetch", f"noisy-oracle:recall={recall},precision={precision},seed={seed}")
-    found_recall, found_precision = quality(trace, policy)
+    found_recall, found_precision, *_ = quality(trace, policy)
     # the first event of the trace cannot be predicted: 4 of 1920 experts
     assert found_recall == pytest.approx(recall, abs=0.045)
     if recall:
@@ -114,7 +114,7 @@ def test_recall_falls_with_distance_and_what_was_predicted_far_ahead_stays():
 
 def test_a_layer_without_enough_wrong_experts_is_said_to_be_more_precise():
     trace = drawn_trace(5, tokens=50, experts=8, top_k=4)
-    recall, precision = quality(trace, create("prefetch", "noisy-oracle:recall=1,precision=0.1"))
+    recall, precision, *_ = quality(trace, create("prefetch", "noisy-oracle:recall=1,precision=0.1"))
     assert precision == pytest.approx(0.5)
     assert recall == pytest.approx(1.0, abs=0.01)
 
@@ -167,7 +167,7 @@ def test_the_parametric_gate_says_that_it_is_an_oracle_and_has_the_published_rec
     policy = create("prefetch", "gate-lookahead-parametric:depth=3")
     assert policy.needs_future
     trace = drawn_trace(2, tokens=400, layers=8, experts=64, top_k=4)
-    recall, precision = quality(trace, policy)
+    recall, precision, *_ = quality(trace, policy)
     # 88.6 % less 2 x 3.75, for the 5 of 8 layers that lie within the pass
     assert recall * 8 / 5 == pytest.approx(0.811, abs=0.02)
     assert precision == pytest.approx(0.811, abs=0.02)
@@ -187,7 +187,7 @@ def test_parameters_out_of_range_are_refused(text):
 def test_published_recall_of_the_last_token_on_recorded_traces(shared, model, published):
     """Decode overlap of neighbouring tokens, Helldez/BigMoeOnEdge; theirs leaves the first decode token out."""
     trace = read_trace(shared / f"traces/bigmoe-edge/{model}.route.csv")
-    recall, _ = quality(trace, create("prefetch", "previous-token"))
+    recall, *_ = quality(trace, create("prefetch", "previous-token"))
     assert recall == pytest.approx(published, abs=0.015)
 
 
@@ -508,13 +508,13 @@ def test_run_score_and_predictor_say_the_same(monkeypatch):
 
     monkeypatch.setattr(predicting, "simulate", watched)
     found = predicting.study(trace, replace(spec, prefetch="none"), recalls=[1.0], precisions=[0.5], windows=[1])
-    for one in (*found.known, *found.grid):
+    for one in (*found.measured, *found.grid):
         stats = ran[one.prefetch].prefetch
         assert (one.copies, one.wasted_bytes, one.harmful_bytes) == (
             stats.issued, stats.wasted_bytes, stats.harmful_bytes
         )  # fmt: skip
-    assert sum(one.copies for one in found.known) > 0
-    for one in found.known:
+    assert sum(one.copies for one in found.measured) > 0
+    for one in found.measured:
         stats = ran[one.prefetch].prefetch
         assert (one.recall, one.precision) == (stats.recall, stats.precision)
 

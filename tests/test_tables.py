@@ -106,7 +106,7 @@ EXAMPLES = {
     "predictor": [
         (
             "predictor <folder>/small.parquet --hardware rtx-5070 --slots-per-layer 16 --passes 2 --recalls 0.5,1 "
-            "--windows 1 --workers 1"
+            "--windows 1 --rank-qualities 0.8 --workers 1"
         )
     ],
     "replay": ["replay <folder>/small.parquet --slots-per-layer 16 --warmup 3 --eviction lru"],

@@ -19,7 +19,8 @@ from expert_residency.traces import ModelGeometry, Phase, RoutingTrace, TraceBui
 EXPERT_BYTES = 1_000_000
 ENGINES = ("generic", "strata", "strata-reference", "bigmoe-edge", "freetoken-hybrid", "ncmoe", "fetch-lru")
 PREFETCH = (
-    "none", "oracle", "oracle:window=3", "noisy-oracle:recall=0.6,precision=0.5,window=2", "previous-token",
+    "none", "oracle", "oracle:window=3", "noisy-copies:recall=0.8,precision=0.4,auc=0.8,window=2",
+    "noisy-oracle:recall=0.6,precision=0.5,window=2", "previous-token",
     "markov", "static-topk", "co-activation", "activation-match:depth=2", "gate-lookahead-parametric",
 )  # fmt: skip
 INSERTION = ("free", "guarded", "guarded:events=1", "never-evict", "staging:slots=1", "staging:slots=3", "pages")

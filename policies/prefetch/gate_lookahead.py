@@ -1,7 +1,8 @@
-"""The router of a later layer, asked early: predictions that the trace recorded.
+"""Predictions that the trace holds: of the router of a later layer, asked early, or of a learned predictor.
 
     propose: when an event is done, what was predicted `depth` layers ahead for the event `depth` further on,
-             in the recorded order
+             in the recorded order, which is that of the scores: the first `top` (0: all) of those whose score
+             is `threshold` or more
     nothing is proposed where nothing was recorded (the first layers of a pass)
 
 A trace without predictions of that depth is an error; `gate-lookahead-parametric` assumes a recall instead.
@@ -15,9 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from expert_residency.errors import PolicyError
-from expert_residency.policies.parameters import Ahead
-from expert_residency.policies.protocol import Allocator, Event, Future, Ints, Pool, PrefetchPolicy
+from expert_residency.policies.parameters import Ahead, Count, Level
+from expert_residency.policies.protocol import Allocator, Event, Future, Ints, Pool, Predictions, PrefetchPolicy
+
+EVERY_SCORE = -1e9
+"""A threshold that leaves nothing out."""
 
 
 class GateLookaheadState(NamedTuple):
@@ -32,7 +38,7 @@ class GateLookaheadState(NamedTuple):
 
 @dataclass(frozen=True)
 class GateLookahead(PrefetchPolicy):
-    """Recorded router predictions, `depth` layers ahead."""
+    """Predictions that the trace holds, `depth` layers ahead: the best `top`, of `threshold` or more."""
 
     name: ClassVar[str] = "gate-lookahead"
     source: ClassVar[str] = "arXiv 2312.17238; Helldez/BigMoeOnEdge"
@@ -40,6 +46,8 @@ class GateLookahead(PrefetchPolicy):
     at_layer: ClassVar[bool] = True
 
     depth: Ahead = 1
+    top: Count = 0
+    threshold: Level = EVERY_SCORE
 
     def start(self, pool: Pool, alloc: Allocator, future: Future | None, predictions: Any) -> GateLookaheadState:
         """Predictions of one depth.
@@ -47,7 +55,7 @@ class GateLookahead(PrefetchPolicy):
         Raises
         ------
         PolicyError
-            If the trace has none of that depth.
+            If the trace has none of that depth, or no scores to hold against a threshold.
         """
         known = sorted(predictions or {})
         if self.depth not in known:
@@ -57,12 +65,29 @@ class GateLookahead(PrefetchPolicy):
                 "gate-lookahead-parametric assumes a recall instead"
             )
         made = []
-        for column in predictions[self.depth]:
+        for column in self._chosen(predictions[self.depth]):
             values = alloc.ints(len(column))
             for i, value in enumerate(column.tolist()):
                 values[i] = value
             made.append(values)
         return GateLookaheadState(made[0], made[1], pool.layers, pool.experts, self.depth)
+
+    def _chosen(self, held: Predictions) -> tuple[Any, Any]:
+        """Offsets and experts of those that `top` and `threshold` leave."""
+        kept = np.ones(len(held.experts), dtype=bool)
+        event = np.repeat(np.arange(len(held.offsets) - 1), np.diff(held.offsets))
+        if self.threshold > EVERY_SCORE:
+            if held.scores is None:
+                raise PolicyError(
+                    f"prefetch policy {self.name}: the trace's predictions have no scores to hold against a "
+                    "threshold; top= takes the first of each event"
+                )
+            kept &= np.asarray(held.scores) >= self.threshold
+        if self.top:
+            rank = np.cumsum(kept) - kept
+            kept &= rank - rank[held.offsets[:-1][event]] < self.top if len(event) else kept
+        counts = np.bincount(event[kept], minlength=len(held.offsets) - 1)
+        return np.concatenate([[0], np.cumsum(counts)]), held.experts[kept]
 
     @staticmethod
     def propose(state: GateLookaheadState, event: Event, keys: Ints, deadlines: Ints) -> int:

@@ -9,6 +9,7 @@
 
 `recall` and `precision` are shares of the experts proposed for the next event, resident ones included; in a
 small model at low precision the layer may not have enough wrong experts, and precision is then higher.
+`noisy-copies` counts copies instead, as every command does, and also has the order of its guesses as a parameter.
 Source: the noisy oracles of arXiv 2608.07911 and moe-speed-of-light fix precision to recall; draws are MINSTD
 (Park and Miller 1988), seeded for each event, so that they do not depend on what else happens.
 """
@@ -59,6 +60,31 @@ class NoisyOracleState(NamedTuple):
     within_pass: bool
 
 
+def event_seeds(future: Future, alloc: Allocator, seed: int) -> Ints:
+    """Where each event's draws begin, so that they do not depend on what else happens.
+
+    Parameters
+    ----------
+    future
+        Look-ups of the whole trace.
+    alloc
+        Makes the sequence.
+    seed
+        Of all draws.
+
+    Returns
+    -------
+    Ints
+        (events,) numbers of MINSTD.
+    """
+    seeds = alloc.ints(len(future.event_offsets) - 1)
+    drawn = seed % (MODULUS - 1) + 1
+    for event in range(len(seeds)):
+        drawn = drawn * SEED_MULTIPLIER % MODULUS
+        seeds[event] = drawn
+    return seeds
+
+
 def start_noisy(
     pool: Pool, alloc: Allocator, future: Future, *, recall: float, precision: float, decay: float, nearest: int,
     furthest: int, within_pass: bool, seed: int,
@@ -91,14 +117,9 @@ def start_noisy(
     NoisyOracleState
         The state of `propose_noisy`.
     """
-    seeds = alloc.ints(len(future.event_offsets) - 1)
-    drawn = seed % (MODULUS - 1) + 1
-    for event in range(len(seeds)):
-        drawn = drawn * SEED_MULTIPLIER % MODULUS
-        seeds[event] = drawn
     return NoisyOracleState(
-        future.keys, future.event_offsets, seeds, alloc.ints(pool.experts), alloc.ints(pool.experts),
-        alloc.ints(1), alloc.ints(1, -1), recall, precision, decay, nearest, furthest,
+        future.keys, future.event_offsets, event_seeds(future, alloc, seed), alloc.ints(pool.experts),
+        alloc.ints(pool.experts), alloc.ints(1), alloc.ints(1, -1), recall, precision, decay, nearest, furthest,
         pool.layers, pool.experts, within_pass,
     )  # fmt: skip
 

@@ -81,7 +81,7 @@ SimulatorOpt = Annotated[
     ),
 ]
 PIPE_WIDTH = 160
-SEES_FUTURE = "* sees the future: a bound, not a candidate"
+SEES_FUTURE = "* sees the future: an oracle, not a candidate"
 FILLED = "filled before the first look-up: may lie above the bounds, which start empty"
 
 

@@ -28,11 +28,13 @@ from expert_residency.sim.cli.common import (
 from expert_residency.sim.cli.reading import takes_reading
 
 if TYPE_CHECKING:
+    from expert_residency.sim.cli.tables import Sheet
     from expert_residency.sim.studies.predictor import PredictorStudy
 
 RECALLS = "0.2,0.4,0.6,0.8,1"
 PRECISIONS = "0.1,0.25,0.5,0.75,1"
-WINDOWS = "1,2,4"
+WINDOWS = "1,4"
+RANK_QUALITIES = "0.5,0.8"
 
 
 @app.command()
@@ -42,9 +44,12 @@ def predictor(
     trace: TraceArg,
     model: ModelOpt = None,
     words: Words | None = None,
-    recalls: Annotated[str, typer.Option(help="Recalls to try.")] = RECALLS,
-    precisions: Annotated[str, typer.Option(help="Precisions to try.")] = PRECISIONS,
+    recalls: Annotated[str, typer.Option(help="Recalls of copies to try.")] = RECALLS,
+    precisions: Annotated[str, typer.Option(help="Precisions of copies to try.")] = PRECISIONS,
     windows: Annotated[str, typer.Option(help="Horizons to try, in layers ahead.")] = WINDOWS,
+    rank_qualities: Annotated[
+        str, typer.Option(help="Rank qualities to try: 0.5 is no order, 1 right guesses first.")
+    ] = RANK_QUALITIES,
     decay: Annotated[float, typer.Option(help="Recall h layers ahead is recall x decay^(h-1).")] = 1.0,
     passes: Annotated[int, typer.Option(min=1, help="Passes to simulate, the last of the trace.")] = 16,
     seed: Annotated[int, typer.Option(help="Seed of the noisy oracle.")] = 1,
@@ -56,7 +61,7 @@ def predictor(
     ] = None,
     json: JsonOpt = None,
 ) -> None:
-    """Sweep recall, precision and horizon of a noisy oracle, and find where prefetching stops paying."""
+    """How good a predictor must be: speed by recall, precision, rank quality and horizon, and real predictors."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from expert_residency.sim.choices.spec import make_spec
@@ -73,7 +78,8 @@ def predictor(
         found = study(
             recorded, spec,
             recalls=_numbers(recalls, "--recalls"), precisions=_numbers(precisions, "--precisions"),
-            windows=[int(w) for w in _numbers(windows, "--windows")], decay=decay, passes=passes, seed=seed,
+            windows=[int(w) for w in _numbers(windows, "--windows")],
+            rank_qualities=_numbers(rank_qualities, "--rank-qualities"), decay=decay, passes=passes, seed=seed,
             workers=workers or os.cpu_count() or 1,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )  # fmt: skip
@@ -107,36 +113,23 @@ def _numbers(text: str, option: str) -> list[float]:
 
 
 def _print(found: PredictorStudy) -> None:
-    """One table a horizon, the break-even line, and the predictors that exist."""
-    from expert_residency.sim.studies.predictor import break_even
-
-    line = break_even(found.grid)
-    precisions = sorted({cell.precision for cell in found.grid})
+    """One table a horizon and rank quality, the predictors that exist, and what they find."""
     for window in sorted({cell.window for cell in found.grid}):
-        shown = table(
-            f"speed against no prefetching, {window} layer(s) ahead",
-            ["recall", *(f"precision {p:g}" for p in precisions), "pays from precision"],
-        )
-        cells = {(c.recall, c.precision): c for c in found.grid if c.window == window}
-        for recall in sorted({recall for recall, _ in cells}):
-            at = line[window, recall]
-            shown.add_row(
-                f"{recall:g}", *(f"{cells[recall, p].speedup:.3f}x" for p in precisions),
-                "never" if at is None else f"{at:.2f}" if at > precisions[0] else f"any (from {at:g})",
-            )  # fmt: skip
-        show(shown)
-    shown = table("predictors without knowledge of the future, on the same passes, 1 layer ahead",
-                  ["predictor", "foretold", "right", "recall", "precision", "copies", "wasted MB", "speed"]
-                  )  # fmt: skip
-    for cell in found.known:
-        shown.add_row(
-            cell.prefetch, number(cell.foretold), number(cell.right), number(cell.recall), number(cell.precision),
-            f"{cell.copies:,}", number(cell.wasted_bytes / 1e6, 1), f"{cell.speedup:.3f}x",
-        )  # fmt: skip
-    show(shown)
+        for rank in sorted({cell.rank_quality for cell in found.grid}):
+            show(_map(found, window, rank))
+    show(_predictors(found))
     say(
-        "foretold and right: of proposals, as recall and precision of the grid; recall and precision: of copies, "
-        "as in run and score"
+        "recall and precision: of copies, as in run and score; rank: rank quality, of two copies for one event, "
+        "one wanted and one not, how often the wanted one is asked for first; ahead: layers, and what they take "
+        "without prefetching in ms; map: the speed of a noisy oracle that reaches the same recall and precision "
+        "with the same rank quality and distance (- where none does, or for another threshold)"
+    )
+    room = found.room
+    say(
+        f"without prefetching the link carries {room.used_gb_per_s:.1f} of {room.link_gb_per_s:.1f} GB/s: "
+        f"{room.left_bytes_per_token / 1e6:.1f} MB, {room.left_experts_per_token:.1f} experts, are left a token; "
+        f"from layer to layer {room.layer_ms:.3f} ms; predicting costs {room.predict_ms_per_token:.2f} ms a token "
+        "(--predict-us)"
     )
     say(
         f"without prefetching: {number(found.baseline.tokens_per_s)} tokens/s, "
@@ -145,3 +138,48 @@ def _print(found: PredictorStudy) -> None:
     caution(found.baseline.caveats)
     if found.passes < found.of_passes:
         warn([f"only the last {found.passes} of {found.of_passes} passes were simulated (--passes)"])
+
+
+def _map(found: PredictorStudy, window: int, rank: float) -> Sheet:
+    """Speeds of one horizon and rank quality, with break-even and slope."""
+    from expert_residency.sim.studies.predictor import break_even, recall_worth
+
+    line, worth = break_even(found.grid), recall_worth(found.grid)
+    cells = {
+        (c.recall, c.precision): c for c in found.grid if c.window == window and c.rank_quality == rank
+    }  # fmt: skip
+    precisions = sorted({precision for _, precision in cells})
+    shown = table(
+        f"speed against no prefetching, {window} layer(s) ahead, rank quality {rank:g}",
+        ["recall", *(f"precision {p:g}" for p in precisions), "pays from precision"],
+    )
+    for recall in sorted({recall for recall, _ in cells}):
+        at = line[window, rank, recall]
+        shown.add_row(
+            f"{recall:g}", *(f"{cells[recall, p].speedup:.3f}x" for p in precisions),
+            "never" if at is None
+            else f"any (from {at:.2f})" if cells[recall, precisions[0]].speedup >= 1.0 else f"{at:.2f}",
+        )  # fmt: skip
+    slopes = [worth[window, rank, p] for p in precisions]
+    if any(slope is not None for slope in slopes):
+        shown.add_row(
+            "a point", *("-" if slope is None else f"{slope:+.4f}" for slope in slopes), "ms a token saved"
+        )
+    return shown
+
+
+def _predictors(found: PredictorStudy) -> Sheet:
+    """Measured predictors, each with its line."""
+    shown = table(
+        "predictors on the same passes",
+        ["predictor", "recall", "precision", "rank", "ahead", "copies", "speed", "map"],
+    )  # fmt: skip
+    for one in found.measured:
+        ahead = "-" if one.layers_ahead is None else f"{one.layers_ahead:.0f}: {one.ahead_ms:.2f}"
+        shown.add_row(
+            one.prefetch if one.prefetch == one.predictor else "  " + one.prefetch[len(one.predictor) + 1 :],
+            number(one.recall), number(one.precision), number(one.rank_quality), ahead,
+            f"{one.copies:,}", f"{one.speedup:.3f}x",
+            "-" if one.map_speedup is None else f"{one.map_speedup:.3f}x",
+        )  # fmt: skip
+    return shown

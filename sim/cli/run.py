@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from expert_residency.sim.choices.scenario import Scenario
     from expert_residency.sim.choices.spec import RunSpec
     from expert_residency.sim.runs.interval import Interval
+    from expert_residency.sim.runs.time_bound import TimeBound
     from expert_residency.sim.runs.variants import Variant
     from expert_residency.sim.studies.explain import Term
     from expert_residency.sim.studies.headroom import Ceiling
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 MOST_REQUESTS = 10
 """In the table by request; JSON has all."""
-BOUND = "a policy sees the future: a bound, not a candidate"
+SEES = "a policy sees the future: an oracle, not a candidate"
 
 
 @app.command()
@@ -85,6 +86,7 @@ def run(
     from expert_residency.sim.choices.scenario import build_scenario, open_scenario_trace
     from expert_residency.sim.runs.interval import interval_90
     from expert_residency.sim.runs.simulate import simulate
+    from expert_residency.sim.runs.time_bound import time_bound
     from expert_residency.sim.runs.variants import load_variants
 
     if scenario is not None and not scenario.startswith("case:") and Path(scenario).suffix != ".toml":
@@ -120,6 +122,8 @@ def run(
             recorded, chosen.spec, timeline=timeline, simulator=simulator,
             progress=lambda done: bar.update(task, completed=done), cold=chosen.cold or "trace",
         )  # fmt: skip
+    bound = time_bound(recorded, chosen.spec, cold=chosen.cold or "trace")
+    bound.check(result, chosen.spec.eviction)
     interval = interval_90(recorded, chosen.spec, result)
     behind = trust_of(recorded.geometry.label, chosen.spec.hardware, chosen.spec.engine)
     lifted = _ceilings(recorded, chosen) if ceiling else []
@@ -127,10 +131,12 @@ def run(
     if json is not None:
         more = {"ceilings": [one.to_dict() for one in lifted], "explain": [term.to_dict() for term in terms]}
         added = {"trust": behind.to_dict(), "interval_90": interval and interval.to_dict()}
+        added |= {"time_bound": bound.to_dict()}
         write_json(json, result.to_dict(passes=True) | {name: rows for name, rows in more.items() if rows} | added)
         if quiet:
             return
     _print(recorded, result, interval)
+    _print_bound(result, bound)
     _print_requests(result.requests())
     _print_terms(terms)
     _print_ceilings(lifted)
@@ -138,7 +144,17 @@ def run(
         say(f"timeline: {timeline} (open it at ui.perfetto.dev)")
     show_trust(behind)
     caution(result.caveats)
-    warn([*result.warnings, *([BOUND] if _ahead(chosen.spec) else [])])
+    warn([*result.warnings, *([SEES] if _ahead(chosen.spec) else [])])
+
+
+def _print_bound(result: RunResult, bound: TimeBound) -> None:
+    """What no schedule is faster than, how near this run comes, and what that limit is."""
+    from expert_residency.sim.cli.score import bound_sentence
+
+    time_ns = result.decode_ns or result.total_ns
+    share = percent(bound.time_ns / time_ns, 0)
+    say(f"{bound_sentence(result.tokens_per_s, time_ns, bound.time_ns)}: this run has {share} % of that speed.")
+    say(f"It stands on {bound.binds}." + "".join(f" Not in it: {text}." for text in bound.left_out))
 
 
 def _ceilings(trace: RoutingTrace, chosen: Scenario) -> list[Ceiling]:

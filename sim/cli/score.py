@@ -39,7 +39,7 @@ def score(
     ],
     trace: Annotated[
         str | None,
-        typer.Option(help="Their trace: adds perfect prefetch, a missing baseline, gap in misses and regime."),
+        typer.Option(help="Their trace: adds the bound on time, a missing baseline, gap in misses and regime."),
     ] = None,
     model: ModelOpt = None,
     passes: Annotated[int | None, typer.Option(min=1, help="Passes of the trace that the runs used.")] = None,
@@ -151,6 +151,9 @@ def _print(scores: list[Score]) -> None:
     if gap:
         lookups = next(made.gap["lookups"] for made in scores if made.gap)
         say(f"gaps: misses beyond the optimum, of {lookups:,} look-ups, prefill included (replay without time)")
+    if scores[0].bound_ns is not None:
+        run = scores[0].run
+        say(bound_sentence(run.tokens_per_s, run.time_ns, scores[0].bound_ns) + ".")
     regime = scores[0].regime
     if regime is not None:
         overlap = "n/a" if regime["overlap"] is None else percent(regime["overlap"], 1)
@@ -165,6 +168,25 @@ def _print(scores: list[Score]) -> None:
     warn(_shared_first(scores))
 
 
+def bound_sentence(tokens_per_s: float | None, time_ns: int, bound_ns: int) -> str:
+    """What no schedule can be faster than.
+
+    Parameters
+    ----------
+    tokens_per_s, time_ns
+        Of a run; the first is None where nothing is decoded.
+    bound_ns
+        Least time of any schedule.
+
+    Returns
+    -------
+    str
+        A sentence without its full stop.
+    """
+    speed = "" if tokens_per_s is None else f", {number(tokens_per_s * time_ns / bound_ns)} tokens/s"
+    return f"bound: no schedule, whatever it knows, is faster than {bound_ns / 1e9:.3f} s{speed}"
+
+
 def _shared_first(scores: list[Score]) -> list[str]:
     """Warnings of all runs once, those of single runs with the run's policies."""
     every = set.intersection(*(set(made.warnings) for made in scores))
@@ -173,7 +195,7 @@ def _shared_first(scores: list[Score]) -> list[str]:
         found += [
             f"{made.run.policies}: {text}"
             for text in made.warnings
-            if text not in every and "a bound, not a candidate" not in text
+            if text not in every and "an oracle, not a candidate" not in text
         ]
     return list(dict.fromkeys(found))
 

@@ -330,7 +330,7 @@ def _show(found: SplitStudy, trace: RoutingTrace, profiles: Mapping[str, Hardwar
     out = table(
         f"{question.model}, {question.miss} misses, context {question.context:,} ({question.kv_type} KV), "
         f"headroom {report.in_gb(question.headroom_bytes)} GB; sizes are GB of experts",
-        ["cards", "quant", "host", "layers", "VRAM", "RAM", "RAM needed", "hits %", "tok/s", "by"],
+        ["cards", "quant", "host", "layers", "VRAM", "RAM", "RAM needed", "hits %", "tok/s", "90 %", "by"],
         left=4, also_text=("by",),
     )  # fmt: skip
     for answer in found.answers:
@@ -341,7 +341,8 @@ def _show(found: SplitStudy, trace: RoutingTrace, profiles: Mapping[str, Hardwar
             report.label(answer.ordered), answer.geometry.quant, answer.mode,
             "+".join(map(str, placement.layers_each)) if placement else "-",
             report.in_gb(report.vram_bytes(answer)), report.in_gb(ram and ram[0]), report.in_gb(ram and ram[1]),
-            percent(hit, 1), number(answer.tokens_per_s, 1) if placement else "-", how,
+            percent(hit, 1), number(answer.tokens_per_s, 1) if placement else "-",
+            around.text if (around := found.interval_90(answer)) else "-", how,
             style="bold" if answer is best else None,
         )  # fmt: skip
     show(out)

@@ -78,18 +78,19 @@ def _print_study(found: LayerStudy) -> None:
     out = table(
         f"{question.model} in {found.preset.name}, context {question.context:,} ({question.kv_type} KV), headroom "
         f"{in_gb(question.headroom_bytes)} GB; layers on each card, those with experts on the CPU, GB of experts",
-        ["cards", "quant", "layers", "CPU layers", "VRAM", "RAM", "tok/s", "by"],
+        ["cards", "quant", "layers", "CPU layers", "VRAM", "RAM", "tok/s", "90 %", "by"],
         left=3,
     )
     for answer in found.answers:
         placement = answer.placement
         if placement is None:
-            out.add_row(label(answer.cards), answer.geometry.quant, "-", "-", "-", "-", "-", "does not fit")
+            out.add_row(label(answer.cards), answer.geometry.quant, "-", "-", "-", "-", "-", "-", "does not fit")
             continue
         out.add_row(
             label(answer.ordered), answer.geometry.quant, "+".join(map(str, placement.layers_each)),
             str(answer.on_cpu), in_gb(answer.vram_bytes) if answer.has_card else "-", in_gb(answer.ram_bytes),
-            number(answer.tokens_per_s, 1), "estimated" if answer.estimated else "simulated",
+            number(answer.tokens_per_s, 1), answer.interval_90.text if answer.interval_90 else "-",
+            "estimated" if answer.estimated else "simulated",
             style="bold" if answer is best else None,
         )  # fmt: skip
     show(out)
@@ -168,7 +169,9 @@ def _answer_to_dict(answer: LayerAnswer) -> dict[str, Any]:
     if placement is None:
         return data
     return data | {
-        "tokens_per_s": placement.tokens_per_s, "by": "estimated" if answer.estimated else "simulated",
+        "tokens_per_s": placement.tokens_per_s,
+        "interval_90": answer.interval_90 and answer.interval_90.to_dict(),
+        "by": "estimated" if answer.estimated else "simulated",
         "exact": answer.exact, "ms_a_pass": placement.ms_a_pass, "layers_each": list(placement.layers_each),
         "host_layers": placement.host_layers, "cpu_layers": answer.on_cpu, "thirds": list(placement.thirds),
         "ms_by_cause": {k: ns / placement.passes / 1e6 for k, ns in placement.parts.named().items()},
@@ -209,7 +212,7 @@ def show_rules(
     from expert_residency.sim.choices.preset import load_engine
     from expert_residency.sim.choices.trace import fit_geometry
     from expert_residency.sim.split.host import HostFacts
-    from expert_residency.sim.split.layers.by_rules import report
+    from expert_residency.sim.split.layers.by_rules import report, rules_interval
     from expert_residency.sim.split.layers.division import ALL
     from expert_residency.sim.split.layers.study import make_problem
     from expert_residency.sim.split.report import in_gb
@@ -227,7 +230,9 @@ def show_rules(
     except ValueError:
         raise SimError(f"-ts {shares}: expected shares of the cards, as 24,25") from None
     rules = parse_rules(overrides, n_cpu_moe, geometry.layer_ids)
-    found = report(problem, rules, divided, ALL if ngl is None else ngl)
+    ngl = ALL if ngl is None else ngl
+    found = report(problem, rules, divided, ngl)
+    interval = None if found.tokens_per_s is None else rules_interval(problem, rules, divided, ngl)
     known = split_caveats(question, trace, profiles)
     host = HostFacts.of(profiles[question.host], geometry.quant_family, question.ram_bytes)
     behind = trust(geometry.label, [profiles[name] for name in question.cards[0]], question.engine)
@@ -237,7 +242,8 @@ def show_rules(
             json,
             vars(found)
             | {"devices": devices, "model": geometry.label, "engine": preset.name, "caveats": known}
-            | {"host": host.to_dict(), "trust": behind.to_dict()},
+            | {"host": host.to_dict(), "trust": behind.to_dict()}
+            | {"interval_90": interval and interval.to_dict()},
         )
         if str(json) == "-":
             return
@@ -252,8 +258,9 @@ def show_rules(
             in_gb(device.limit_bytes), in_gb(device.over_bytes) if device.over_bytes else "",
         )  # fmt: skip
     show(out)
-    if found.tokens_per_s is not None and found.pass_ns is not None:
-        say(f"{found.tokens_per_s:.1f} tok/s simulated, a pass takes {found.pass_ns / 1e6:.2f} ms")
+    if found.tokens_per_s is not None and found.pass_ns is not None and interval is not None:
+        ms = found.pass_ns / 1e6
+        say(f"{found.tokens_per_s:.1f} tok/s simulated (90 %: {interval.text}), a pass takes {ms:.2f} ms")
     show_trust(behind)
     caution(known)
     warn(list(found.warnings))
@@ -277,6 +284,7 @@ def show_engines(
     """
     from expert_residency.sim.choices.preset import list_engines, load_engine
     from expert_residency.sim.cli.split import miss_of
+    from expert_residency.sim.runs.interval import text_of
     from expert_residency.sim.split.engines import simulated_study
     from expert_residency.sim.split.host import HostFacts
     from expert_residency.sim.split.report import label
@@ -316,13 +324,14 @@ def show_engines(
     say(host.text)
     out = table(
         f"{question.model}: the fastest of each engine and set of cards, all simulated",
-        ["engine", "cards", "quant", "layers", "host", "tok/s"],
+        ["engine", "cards", "quant", "layers", "host", "tok/s", "90 %"],
         left=5,
     )
     for row in rows:
         out.add_row(
             row["engine"], label(row["cards"]), row["quant"] or "-", row["layers"] or "-", row["host"] or "-",
             number(row["tokens_per_s"], 1) if row["tokens_per_s"] is not None else row["why"],
+            text_of(around["low"], around["high"]) if (around := row["interval_90"]) else "-",
         )  # fmt: skip
     show(out)
     for row in rows:

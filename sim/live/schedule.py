@@ -21,7 +21,7 @@ from expert_residency.hwmodels.executor.steps import Program, Step
 from expert_residency.policies import create
 from expert_residency.policies.protocol import Event, Lists
 from expert_residency.sim.choices.capacity import Capacity
-from expert_residency.sim.residency.future import make_future
+from expert_residency.sim.residency.future import make_future, recorded_predictions
 from expert_residency.sim.residency.pool import CachePool, make_pool, start_placement
 from expert_residency.traces import ModelGeometry, RoutingTrace
 
@@ -138,8 +138,9 @@ class _Planner:
         placed = start_placement(self.cache, placement, future)
         self.start = tuple((key, self.slots.take(key)) for key in placed)
         self.state = self.prefetch.start(
-            pool, Lists, future if self.prefetch.needs_future else None, trace.predictions or None
-        )
+            pool._replace(resident=self.cache.resident), Lists, future if self.prefetch.needs_future else None,
+            recorded_predictions(trace),
+        )  # fmt: skip
         self.keys, self.deadlines = [0] * pool.keys, [0] * pool.keys
         self.batch = -1
         """Last copy-ahead batch."""

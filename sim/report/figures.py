@@ -11,7 +11,7 @@ import numpy as np
 
 from expert_residency.errors import SimError
 from expert_residency.files import save_figure
-from expert_residency.sim.studies.predictor import PredictorStudy
+from expert_residency.sim.studies.predictor import Measured, PredictorStudy
 
 if TYPE_CHECKING:
     from expert_residency.sim.validation.cases import Case
@@ -21,9 +21,11 @@ AROUND = ((6, -3), (-3, 6), (-12, -3), (-3, -13), (6, 5))
 
 
 def draw_break_even(study: PredictorStudy, path: Path, title: str) -> None:
-    """Speed over precision and recall, one panel a horizon, with the line where prefetching breaks even.
+    """Speed over precision and recall of copies, with the line where prefetching breaks even.
 
-    Predictors that need no knowledge of the future stand in the panel of one layer.
+    One column of panels a horizon, one row a rank quality. Cells stand where they were drawn. Predictors stand in
+    the panel nearest to their rank quality and distance, where their copies' recall and precision are; those of
+    one line are joined.
 
     Parameters
     ----------
@@ -49,42 +51,56 @@ def draw_break_even(study: PredictorStudy, path: Path, title: str) -> None:
     recalls = sorted({cell.recall for cell in study.grid})
     precisions = sorted({cell.precision for cell in study.grid})
     windows = sorted({cell.window for cell in study.grid})
+    ranks = sorted({cell.rank_quality for cell in study.grid})
     if min(len(recalls), len(precisions)) < 2:
         raise SimError("a plot needs at least two recalls and two precisions")
-    speed = {(c.window, c.recall, c.precision): c.speedup for c in study.grid}
+    speed = {(c.window, c.rank_quality, c.recall, c.precision): c.speedup for c in study.grid}
     low = min(math.floor(100 * min(speed.values())) / 100, 0.99)
     high = max(math.ceil(100 * max(speed.values())) / 100, 1.01)
     norm = TwoSlopeNorm(1.0, low, high)
     levels = np.concatenate([np.linspace(low, 1.0, 9), np.linspace(1.0, high, 9)[1:]])
-    figure = Figure(figsize=(4.2 * len(windows) + 1.4, 4.6), layout="constrained")
+    figure = Figure(figsize=(4.2 * len(windows) + 1.4, 3.6 * len(ranks) + 1.2), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, len(windows), sharey=True, squeeze=False)[0]
-    for panel, window in zip(axes, windows, strict=True):
-        field = np.array([[speed[window, r, p] for p in precisions] for r in recalls])
+    axes = figure.subplots(len(ranks), len(windows), sharey=True, sharex=True, squeeze=False)
+    panels = {(w, q): axes[i][j] for i, q in enumerate(ranks) for j, w in enumerate(windows)}
+    for (window, rank), panel in panels.items():
+        field = np.array([[speed[window, rank, r, p] for p in precisions] for r in recalls])
         panel.contourf(precisions, recalls, field, levels, cmap="RdBu", norm=norm)
         if field.min() < 1.0 < field.max():
             panel.contour(precisions, recalls, field, [1.0], colors="black", linewidths=2)
-        panel.set_title(f"{window} layer{'s' if window > 1 else ''} ahead")
-        panel.set_xlabel("precision")
+        panel.set_title(f"{window} layer{'s' if window > 1 else ''} ahead, rank quality {rank:g}", fontsize=9)
         panel.set_xlim(0, 1)
         panel.set_ylim(0, 1)
-    axes[0].set_ylabel("recall")
-    known = [(c.right, c.foretold, c) for c in study.known if c.foretold is not None and c.right is not None]
-    for number, (x, y, _) in enumerate(known, 1):
-        axes[0].plot(x, y, "o", color="black", markersize=4)
-        axes[0].annotate(
-            str(number),
-            (x, y),
-            AROUND[number % len(AROUND)],
-            textcoords="offset points",
-            fontsize=8,
-        )
-    legend = ", ".join(f"{i} {c.prefetch} {c.speedup:.2f}x" for i, (_, _, c) in enumerate(known, 1))
-    colours = figure.colorbar(ScalarMappable(norm, "RdBu"), ax=list(axes), label="speed against no prefetching")
+    figure.supxlabel("precision of copies", fontsize=9)
+    figure.supylabel("recall of copies", fontsize=9)
+    legend = []
+    for number, (name, points) in enumerate(_lines(study).items(), 1):
+        first = points[0]
+        window = min(windows, key=lambda w: abs(w - (first.layers_ahead or 1)))
+        rank = min(ranks, key=lambda q: abs(q - (0.5 if first.rank_quality is None else first.rank_quality)))
+        panel = panels[window, rank]
+        joined = sorted(points, key=lambda c: c.recall or 0.0)
+        panel.plot([c.precision for c in joined], [c.recall for c in joined], ".-", color="black", linewidth=0.8)
+        panel.plot(first.precision, first.recall, "o", color="black", markersize=5)
+        panel.annotate(str(number), (first.precision, first.recall), AROUND[number % len(AROUND)],
+                       textcoords="offset points", fontsize=8)  # fmt: skip
+        legend.append(f"{number} {name} {first.speedup:.2f}x")
+    colours = figure.colorbar(
+        ScalarMappable(norm, "RdBu"), ax=list(axes.flat), label="speed against no prefetching"
+    )
     colours.set_ticks([low, 1.0, high])
-    figure.suptitle(f"{title}\nblack line: break-even; blue: prefetching pays")
-    figure.supxlabel(legend, fontsize=8)
+    under = "black line: break-even; blue: prefetching pays; dots: predictors, other thresholds joined"
+    figure.suptitle(f"{title}\n{under}\n{', '.join(legend)}", fontsize=8)
     save_figure(figure, path, 130)
+
+
+def _lines(study: PredictorStudy) -> dict[str, list[Measured]]:
+    """Points of each predictor that have a place on the map, its own first."""
+    found: dict[str, list[Measured]] = {}
+    for one in study.measured:
+        if one.recall is not None and one.precision is not None:
+            found.setdefault(one.predictor, []).append(one)
+    return found
 
 
 def draw_validation(cases: Sequence[Case], path: Path) -> None:

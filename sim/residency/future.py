@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from expert_residency.policies.protocol import NEVER, Future, Ints
+from expert_residency.policies.protocol import NEVER, Future, Ints, Predictions
 from expert_residency.traces import Phase, RoutingTrace
 
 T = TypeVar("T")
@@ -39,6 +39,14 @@ def kept_with(trace: RoutingTrace, name: str, make: Callable[[], T]) -> T:
 def make_future(trace: RoutingTrace) -> Future:
     """What an oracle may know, as plain lists."""
     return future_of(trace.keys.tolist(), trace.event_offsets.tolist(), prompt_rows(trace))
+
+
+def recorded_predictions(trace: RoutingTrace) -> dict[int, Predictions] | None:
+    """Predictions that the trace holds, with their scores, by look-ahead depth in layers; None if it has none."""
+    return {
+        depth: Predictions(offsets, experts, trace.prediction_scores.get(depth))
+        for depth, (offsets, experts) in trace.predictions.items()
+    } or None
 
 
 def future_of(keys: list[int], offsets: list[int], prompt: list[int]) -> Future:

@@ -81,8 +81,8 @@ class Interval:
 
     @property
     def text(self) -> str:
-        """`52.1-71.0`."""
-        return f"{self.low:.1f}-{self.high:.1f}"
+        """`52-71`, of slow ones `4.2-7.1`."""
+        return text_of(self.low, self.high)
 
     def holds(self, tok_s: float) -> bool:
         """Whether a speed lies inside."""
@@ -92,6 +92,12 @@ class Interval:
         """Plain form."""
         parts = {"constants": self.constants, "workload": self.workload, "model": self.model}
         return {"low": self.low, "high": self.high, "level": LEVEL, "log_sd": parts}
+
+
+def text_of(low: float, high: float) -> str:
+    """The ends in few digits."""
+    places = 0 if low >= 10 else 1 if low >= 1 else 2
+    return f"{low:.{places}f}-{high:.{places}f}"
 
 
 def interval_90(

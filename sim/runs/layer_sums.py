@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from expert_residency.traces import Phase, RoutingTrace
 
 THIRDS = 3
 """Stacked tensors of a layer's experts: gate, up and down."""
+_OF_THE_TRACE = ("_events", "_rows", "_cell_bytes", "_curve")
+"""Cached properties that do not depend on the machine."""
 CAUSES = ("dense", "experts on cards", "CPU experts", "host", "hand-offs")
 
 
@@ -162,6 +165,23 @@ class LayerSums:
             machine = Machine.single(self.cards[card], self.geometry.n_layers)
             self._reads[card] = int(attention_ns(self.trace, machine, self.context)[0][self.passes].sum())
         return self._reads[card]
+
+    def on(self, cards: Mapping[str, HardwareProfile], host: HardwareProfile, preset: EnginePreset) -> Self:
+        """The same trace on other cards of the same names, under another engine, with what was counted of it.
+
+        Parameters
+        ----------
+        cards, host, preset
+            As the constructor takes them.
+
+        Returns
+        -------
+        LayerSums
+            Of the same class.
+        """
+        made = type(self)(self.trace, cards, host, preset, p2p=self.p2p, context=self.context)
+        made.__dict__ |= {name: value for name, value in self.__dict__.items() if name in _OF_THE_TRACE}
+        return made
 
     def _event(self, card: str, layer: int, thirds: int, n_rows: int, wanting: tuple[int, ...]) -> Parts:
         costs, preset = self.costs(card), self.preset

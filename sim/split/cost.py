@@ -138,6 +138,21 @@ class LayerTimes:
                 self._known[(card, layer, n, key[3])] = round(self.fixed_ns(card, layer) + ns)
         return self._known[key]
 
+    def one_ns(self, card: Card, layer: int, slots: int, level: int) -> float:
+        """What `layer_ns` rounds, for one size alone and without remembering it.
+
+        Parameters
+        ----------
+        card, layer, slots, level
+            As `layer_ns` takes them.
+
+        Returns
+        -------
+        float
+            Ns.
+        """
+        return self.fixed_ns(card, layer) + float(self._experts_ns(card, layer, np.asarray([slots]), level).mean())
+
     def fixed_ns(self, card: Card, layer: int) -> int:
         """What a layer costs whatever is resident: dense part, router, plan, join."""
         preset, geometry = self.preset, self.geometry

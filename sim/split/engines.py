@@ -50,7 +50,7 @@ def simulated_study(
         made = found or study(asked, trace, profiles, progress)
         answer = made.best
         row: dict[str, Any] = {"engine": preset.name, "cards": list(cards), "quant": None, "layers": None}
-        row |= {"host": None, "tokens_per_s": None, "why": "does not fit", "options": None}
+        row |= {"host": None, "tokens_per_s": None, "interval_90": None, "why": "does not fit", "options": None}
         row["limit"] = made.answers[-1].limit if answer is None else None  # of the last, the most sparing way
         if answer is not None and answer.placement is not None:
             row |= {
@@ -63,6 +63,9 @@ def simulated_study(
                     row |= {"tokens_per_s": answer.tokens_per_s, "why": None}
             elif getattr(answer, "simulated", None) is not None:
                 row |= {"tokens_per_s": answer.tokens_per_s, "why": None}
+            if row["tokens_per_s"] is not None:
+                around = made.best_interval_90
+                row["interval_90"] = around and around.to_dict()
         rows.append(row)
     if not rows:
         raise SimError("no set of cards to plan")

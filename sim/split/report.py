@@ -75,6 +75,7 @@ def _answer(found: SplitStudy, answer: Answer) -> dict[str, Any]:
         return data | {"short_of": short and short.limit, "short_bytes": short and short.short_bytes}
     return data | {
         "estimated_tokens_per_s": placement.tokens_per_s,
+        "interval_90": (around := found.interval_90(answer)) and around.to_dict(),
         "estimated_pass_ns": placement.pass_ns,
         "simulated": None if simulated is None else vars(simulated),
         "layers_each": list(placement.layers_each),

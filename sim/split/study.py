@@ -15,9 +15,11 @@ from expert_residency.hwmodels.units import GIB
 from expert_residency.sim.choices.caveats import caveats, texts
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.trace import fit_geometry
+from expert_residency.sim.runs.interval import Interval
 from expert_residency.sim.split.cards import Card, HostSide
 from expert_residency.sim.split.cost import LayerTimes
 from expert_residency.sim.split.curve import HitCurve
+from expert_residency.sim.split.interval import plan_interval
 from expert_residency.sim.split.limits import explain, few_slots
 from expert_residency.sim.split.memory import HEADROOM_BYTES, HOST_MODES, HostMode, needs_of
 from expert_residency.sim.split.placement import Placement, Problem, Shortfall
@@ -142,7 +144,8 @@ class SplitStudy:
     trace: RoutingTrace
     caveats: list[str] = field(default_factory=list)
     """What the answers stand on, as `sim.choices.caveats` finds it: `kind: text`."""
-    _runs: dict[object, Simulated | None] = field(default_factory=dict)
+    _runs: dict[object, Simulated | None] = field(default_factory=dict, repr=False, compare=False)
+    _intervals: dict[int, Interval | None] = field(default_factory=dict, repr=False, compare=False)
 
     def run(self, answer: Answer, placement: Placement) -> Simulated | None:
         """A placement on the machine of an answer, simulated; None if nothing is to be, or the engine refuses."""
@@ -162,6 +165,19 @@ class SplitStudy:
                 answer.notes.append(f"not simulated: {error}")
             self._runs[key] = found
         return self._runs[key]
+
+    def interval_90(self, answer: Answer) -> Interval | None:
+        """Where the speed of one of the answers lies in nine of ten cases; None if it does not fit."""
+        if id(answer) not in self._intervals:
+            asked = self.question
+            self._intervals[id(answer)] = plan_interval(answer, self.profiles, asked.host, asked.p2p)
+        return self._intervals[id(answer)]
+
+    @property
+    def best_interval_90(self) -> Interval | None:
+        """Of the fastest answer."""
+        best = self.best
+        return None if best is None else self.interval_90(best)
 
     def frame(self) -> pd.DataFrame:
         """One row an answer: cards, layers of each, bytes, tokens/s, or the limit.

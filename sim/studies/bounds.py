@@ -1,4 +1,4 @@
-"""What a run is held against: perfect prefetch, the optimum in misses, and the regime that it ran in."""
+"""What a run is held against: the bound on time, the optimum in misses, and the regime that it ran in."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from expert_residency.errors import SimError
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.policies import create
 from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.prefetch_rule import parse_insertion
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.runs.optimum import check_bound
 from expert_residency.sim.runs.replay import replay
 from expert_residency.sim.runs.simulate import simulate
+from expert_residency.sim.runs.time_bound import time_bound
 from expert_residency.sim.studies.score import Score, ScoredRun, score
 from expert_residency.sim.timed.result import RunResult
 from expert_residency.traces import Phase, RoutingTrace
@@ -30,8 +32,8 @@ def perfect_prefetch(
 
     Evicts by `belady`, admits every miss, and prefetches the true sets of the next 1 layer, the next 4, or one
     whole token (the oracle's window in events). How far ahead is best depends on the machine: too short and
-    copies come late, too long and they push out what is needed sooner. It is the fastest known schedule, not a
-    proven bound: where a miss costs less than a copy (fast CPU), a causal run may beat it.
+    copies come late, too long and they push out what is needed sooner. It is the fastest schedule known, no bound
+    (`sim.runs.time_bound` is one): where a miss costs less than a copy (fast CPU), a causal run may beat it.
 
     Parameters
     ----------
@@ -78,28 +80,31 @@ def time_ns(result: RunResult) -> int:
 def assess(trace: RoutingTrace, runs: Sequence[ScoredRun]) -> list[Score]:
     """Score runs of one trace with everything that the trace can tell.
 
-    For each case perfect prefetch is simulated, and the baseline where it is not among the runs (it then appears
-    among the scores); each run gets its gap in misses and its regime.
+    For each case the bound on time is found, and the baseline simulated where it is not among the runs (it then
+    appears among the scores); each run gets its gap in misses and its regime.
 
     Raises
     ------
     SimError
         If a run is of another trace, or its machine or engine has changed since.
     """
-    best: dict[str, ScoredRun] = {}
+    bounds: dict[str, int] = {}
     known = list(runs)
     for run in runs:
-        if run.case in best:
+        if run.case in bounds:
             continue
         if json.loads(run.case)["trace_sha256"] != trace.content_hash:
             raise SimError(f"{run.name}: the run is of another trace (or of another number of its passes)")
         spec = RunSpec.from_dict(run.spec)
-        best[run.case] = ScoredRun.of(perfect_prefetch(trace, spec), "perfect prefetch")
-        if best[run.case].case != run.case:
+        base = ScoredRun.of(simulate(trace, baseline_spec(spec)), "baseline, simulated now")
+        if base.case != run.case:
             raise SimError(f"{run.name}: the machine or the engine has changed since this run")
         if not any(other.is_baseline and other.case == run.case for other in runs):
-            known.append(ScoredRun.of(simulate(trace, baseline_spec(spec)), "baseline, simulated now"))
-    scores = score(known, best)
+            known.append(base)
+        rules = [str(other.spec.get("insertion", "free")) for other in runs if other.case == run.case]
+        slots = max(parse_insertion(rule).staging_slots for rule in rules)
+        bounds[run.case] = time_bound(trace, spec, staging_slots=slots).time_ns
+    scores = score(known, bounds)
     gaps: dict[tuple[str, ...], dict[str, int]] = {}
     for made in scores:
         spec = RunSpec.from_dict(made.run.spec)

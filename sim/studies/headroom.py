@@ -1,8 +1,9 @@
 """How fast could this machine be? One limit at a time is lifted, and the one that gives most binds.
 
-`perfect prefetch`: the fastest oracle run on the same link and slots. `endless cache`: every expert resident
-from the start. `no fixed costs`: kernel launches, host syncs, copy set-up, dispatch, planning and per-pass work
-cost nothing. `all three` is the floor: dense weights and experts at the card's rates.
+`perfect prefetch`: the fastest oracle run on the same link and slots, which is no bound (see `time_bound`).
+`endless cache`: every expert resident from the start. `no fixed costs`: kernel launches, host syncs, copy set-up,
+dispatch, planning and per-pass work cost nothing. `all three` is the floor: dense weights and experts at the
+card's rates.
 """
 
 from __future__ import annotations

@@ -94,6 +94,15 @@ class OfRequest(BaseModel):
         return self
 
 
+class Bounded(BaseModel):
+    """Least times of any schedule."""
+
+    model_config = _OPEN
+
+    total_ns: Annotated[StrictInt, Field(ge=1, lt=1 << 62)]
+    decode_ns: Whole
+
+
 class ResultFile(BaseModel):
     """One run."""
 
@@ -110,6 +119,7 @@ class ResultFile(BaseModel):
     warnings: list[StrictStr]
     caveats: list[StrictStr] = Field(default_factory=list)
     requests: list[OfRequest] = Field(default_factory=list)
+    time_bound: Bounded | None = None
 
     @field_validator("causes_ms_per_token", "causes_ns")
     @classmethod

@@ -2,11 +2,11 @@
 
 Everything ranks by time; hit rates stand beside it, never in its place.
 
-*Headroom captured* = (t_base - t) / (t_base - t_best). t is the time of all passes but prefills (of all passes,
-if there is nothing else), t_base that of the baseline, t_best that of perfect prefetch on the same link and
-slots (`sim.studies.bounds.perfect_prefetch`). 0: no better than the baseline; 1: as fast as perfect prefetch;
-below 0: slower than the baseline. Runs are compared only if trace, machine, engine, capacity, miss mode and host
-are equal.
+*Headroom captured* = (t_base - t) / (t_base - t_bound). t is the time of all passes but prefills (of all passes,
+if there is nothing else), t_base that of the baseline, t_bound the least that any schedule can take on the same
+machine and slots (`sim.runs.time_bound`), whether it knows the future or not. 0: no better than the baseline; 1:
+nothing can be faster; below 0: slower than the baseline. Runs are compared only if trace, machine, engine,
+capacity, miss mode and host are equal.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 from expert_residency.errors import SimError
 from expert_residency.hwmodels.units import GIB, MIB
+from expert_residency.sim.runs.time_bound import beaten
 from expert_residency.sim.studies.bootstrap import ratio_interval
 from expert_residency.sim.timed.binding import binding_of
 from expert_residency.sim.timed.result import RunResult, compared
@@ -26,9 +27,9 @@ from expert_residency.toml import checked
 POLICIES = ("eviction", "admission", "prefetch", "placement", "insertion", "prefetch_bytes", "predict_us")
 """Choices that scores compare; all others must be equal."""
 NO_BASELINE = "no baseline among the runs (lru, admission always, no prefetch): --trace FILE adds it"
-NO_BEST = (
-    "no run with perfect prefetch (eviction belady, prefetch oracle) to measure headroom against: --trace FILE "
-    "adds it, with --passes N where the runs took the first N passes only"
+NO_BOUND = (
+    "no bound on time to measure headroom against: --trace FILE adds it, with --passes N where the runs took the "
+    "first N passes only"
 )
 ONLY_TRACE = "trace"
 """What `residency sweep --trace FILE` calls it."""
@@ -60,6 +61,8 @@ class ScoredRun:
         Time of each request that decodes, in order; empty in files of older versions.
     trace_name
         In a sweep.
+    bound_ns
+        Least time of any schedule, if it was found with the run.
     """
 
     name: str
@@ -74,6 +77,7 @@ class ScoredRun:
     caveats: Sequence[str] = ()
     request_ns: Sequence[int] = ()
     trace_name: str = ""
+    bound_ns: int | None = None
 
     @property
     def trace(self) -> str:
@@ -109,7 +113,7 @@ class ScoredRun:
 
     @property
     def oracle(self) -> bool:
-        """Whether a policy sees the future, so that the run is a bound and not a candidate."""
+        """Whether a policy sees the future, so that the run is no candidate."""
         from expert_residency.policies import sees_future
 
         spec = self.spec
@@ -127,12 +131,6 @@ class ScoredRun:
         return (spec["eviction"], spec["admission"], spec["prefetch"]) == ("lru", "always", "none") and (
             spec["placement"] in (None, "none")
         )
-
-    @property
-    def is_perfect(self) -> bool:
-        """One of the runs that the best is taken from: Belady's eviction and an oracle's prefetch."""
-        spec = self.spec
-        return spec["eviction"] == "belady" and str(spec["prefetch"]).split(":")[0] == "oracle"
 
     @classmethod
     def of(cls, result: RunResult, name: str = "") -> ScoredRun:
@@ -161,7 +159,7 @@ class ScoredRun:
             name, manifest["spec"], _case(manifest), data["decode_ns"] or data["total_ns"],
             data["tokens_per_s"], data["decode_hit_rate"], binding_of(_decode_causes(data)),
             moved | {"issued": stats["issued"]}, data["warnings"], data.get("caveats", ()),
-            [one["ns"] for one in compared(data.get("requests", ()))],
+            [one["ns"] for one in compared(data.get("requests", ()))], bound_ns=_bound_of(data.get("time_bound")),
         )  # fmt: skip
 
     @classmethod
@@ -174,7 +172,7 @@ class ScoredRun:
             _float(row["tokens_per_s"]), _float(row["hit_rate"]), row["binds"],
             moved | {"issued": int(row["prefetch_issued"])}, list(row["warnings"]), list(row.get("caveats", ())),
             [int(ns) for ns in row["request_ns"]] if row.get("request_ns") is not None else (),
-            str(row.get("trace") or ""),
+            str(row.get("trace") or ""), _int(row.get("bound_ns")),
         )  # fmt: skip
 
 
@@ -198,7 +196,7 @@ def _size(nbytes: int) -> str:
 
 @dataclass
 class Score:
-    """A run against its baseline and the best that is known.
+    """A run against its baseline and the bound.
 
     Parameters
     ----------
@@ -207,7 +205,9 @@ class Score:
     speedup, interval
         t_base / t, and its 95 % interval over requests; None with fewer than five.
     headroom
-        Headroom captured, None where there is no baseline, no best run, or nothing to gain.
+        Headroom captured, None where there is no baseline, no bound, or nothing to gain.
+    bound_ns
+        Least time that any schedule can take; None if it was not asked for.
     gap
         `sim.studies.bounds.MissGap` in plain form, where a trace was given.
     """
@@ -217,6 +217,7 @@ class Score:
     speedup: float | None = None
     interval: tuple[float, float] | None = None
     headroom: float | None = None
+    bound_ns: int | None = None
     gap: dict[str, int] | None = None
     regime: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
@@ -236,6 +237,7 @@ class Score:
             "speedup": self.speedup,
             "speedup_interval": self.interval and list(self.interval),
             "headroom_captured": self.headroom,
+            "bound_ns": self.bound_ns,
             "prefetch_bytes": dict(run.prefetch),
             "miss_gap": self.gap,
             "regime": self.regime,
@@ -246,7 +248,7 @@ class Score:
 
 
 def score_run(
-    result: RunResult | ScoredRun, baseline: RunResult | ScoredRun | None, best: RunResult | ScoredRun | None
+    result: RunResult | ScoredRun, baseline: RunResult | ScoredRun | None, bound_ns: int | None
 ) -> Score:
     """Score one run.
 
@@ -256,8 +258,8 @@ def score_run(
         The run.
     baseline
         What its speed is compared with, or None.
-    best
-        Perfect prefetch of the same case, or None.
+    bound_ns
+        Least time of any schedule of the same case, or None.
 
     Returns
     -------
@@ -267,53 +269,56 @@ def score_run(
     Raises
     ------
     SimError
-        If baseline or best belong to another case.
+        If the baseline belongs to another case.
+    PolicyFaultError
+        If the run is faster than the bound.
     """
-    run, base, top = (ScoredRun.of(r) if isinstance(r, RunResult) else r for r in (result, baseline, best))
+    run, base = (ScoredRun.of(r) if isinstance(r, RunResult) else r for r in (result, baseline))
     assert run is not None
-    for other, what in ((base, "baseline"), (top, "best run")):
-        if other is not None and other.case != run.case:
-            raise SimError(f"{run.name or run.policies}: the {what} is of another trace, machine or capacity")
-    score = Score(run, warnings=[str(w) for w in run.warnings])
+    if base is not None and base.case != run.case:
+        raise SimError(f"{run.name or run.policies}: the baseline is of another trace, machine or capacity")
+    if bound_ns is not None and run.time_ns < bound_ns:
+        raise beaten(run.name or run.policies, "the run", run.time_ns, bound_ns)
+    score = Score(run, warnings=[str(w) for w in run.warnings], bound_ns=bound_ns)
     if run.oracle:
-        score.warnings.append("a policy sees the future: a bound, not a candidate")
+        score.warnings.append("a policy sees the future: an oracle, not a candidate")
     if run.spec["prefetch"] != "none" and not run.prefetch["issued"]:
         score.warnings.append(f"prefetch {run.spec['prefetch']} was never exercised: no copy was made")
     if base is not None:
         score.speedup = base.time_ns / run.time_ns
         if run.request_ns:
             score.interval = ratio_interval(run.request_ns, base.request_ns)
-        if top is not None:
-            gain = base.time_ns - top.time_ns
+        if bound_ns is not None:
+            gain = base.time_ns - bound_ns
             if gain < SMALL_GAIN * base.time_ns:
-                score.warnings.append("perfect prefetch gains less than 2 % over the baseline: nothing to capture")
+                score.warnings.append("no schedule gains more than 2 % over the baseline: nothing to capture")
             else:
                 score.headroom = (base.time_ns - run.time_ns) / gain
     return score
 
 
-def score(
-    results: Sequence[RunResult | ScoredRun], best: Mapping[str, RunResult | ScoredRun] | None = None
-) -> list[Score]:
+def score(results: Sequence[RunResult | ScoredRun], bounds: Mapping[str, int] | None = None) -> list[Score]:
     """Score runs against each other: case by case, fastest first.
 
-    In each case the baseline is the run with LRU, admission `always` and no prefetch; `best` gives the best run by
-    case, or it is the fastest among those of Belady's eviction with an oracle's prefetch. Where either is not
-    among the runs, what depends on it is None and a warning says so.
+    In each case the baseline is the run with LRU, admission `always` and no prefetch; `bounds` gives the least
+    time by case, or it is the least that was found with one of the runs. Where either is not known, what depends
+    on it is None and a warning says so.
     """
     runs = [ScoredRun.of(r) if isinstance(r, RunResult) else r for r in results]
     scores: list[Score] = []
     for case in dict.fromkeys(run.case for run in runs):
         group = sorted((run for run in runs if run.case == case), key=lambda run: run.time_ns)
         base = next((run for run in group if run.is_baseline), None)
-        top = (best or {}).get(case) or next((run for run in group if run.is_perfect), None)
+        known = [run.bound_ns for run in group if run.bound_ns is not None]
+        whole = len(known) == len(group)  # a run without one may have had a larger staging ring
+        bound_ns = (bounds or {}).get(case, min(known) if whole else None)
         for rank, run in enumerate(group, 1):
-            made = score_run(run, base, top)
+            made = score_run(run, base, bound_ns)
             made.rank = rank
             if base is None:
                 made.warnings.append(NO_BASELINE)
-            elif top is None:
-                made.warnings.append(NO_BEST)
+            elif bound_ns is None:
+                made.warnings.append(NO_BOUND)
             scores.append(made)
     return scores
 
@@ -331,6 +336,10 @@ def _decode_causes(data: Mapping[str, Any]) -> Mapping[str, float]:
     decode: Mapping[str, float | None] = data["causes_ms_per_token"]
     whole: Mapping[str, float] = data["causes_ns"]
     return {cause: ms for cause, ms in decode.items() if ms is not None} or whole
+
+
+def _bound_of(found: Mapping[str, Any] | None) -> int | None:
+    return None if found is None else int(found["decode_ns"] or found["total_ns"])
 
 
 def _float(value: Any) -> float | None:

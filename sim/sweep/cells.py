@@ -13,6 +13,7 @@ from expert_residency.errors import MisfitError, SimError, SweepError, UserError
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import RunSpec, make_spec
+from expert_residency.sim.residency.future import recorded_predictions
 from expert_residency.sim.residency.pool import LISTS
 from expert_residency.sim.runs.simulate import manifest, prepare
 from expert_residency.sim.sweep.spec import OWN, Choices, SweepFile, expand
@@ -143,7 +144,7 @@ def _check(view: View, spec: RunSpec) -> tuple[str, str | None]:
         ready = prepare(trace, spec)
         prefetch, pool = ready.policies.prefetch, ready.cache.pool
         future = ready.policies.future if prefetch.needs_future else None
-        prefetch.start(pool, LISTS, future, trace.predictions or None)
+        prefetch.start(pool, LISTS, future, recorded_predictions(trace))
         start = ready.start if "file=" in (spec.placement or "") else None  # what the file says now
     except MisfitError as error:
         misfit = str(error)

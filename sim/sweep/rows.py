@@ -61,7 +61,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("slots_per_layer", "int32", "experts", "as chosen, null if the capacity is in bytes"),
     Column("capacity_bytes", "int64", "bytes", "room for experts on all cards together"),
     *map(_choice, POLICY_COLUMNS),
-    Column("oracle", "bool", "", "whether a policy sees the future: a bound, not a candidate"),
+    Column("oracle", "bool", "", "whether a policy sees the future: an oracle, not a candidate"),
     Column("vram_bytes", "int64", "bytes", "expert cache, staging ring and all other weights on all cards"),
     Column("cached_share", "double", "1", "capacity over the bytes of all experts"),
     Column("cycles", "double", "1", "capacity over the bytes that one token touches"),
@@ -72,6 +72,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("request_ns", "integers", "ns", "`decode_ns` by request"),
     Column("total_ns", "int64", "ns", "simulated time of all passes"),
     Column("decode_ns", "int64", "ns", "simulated time of all passes but prefills"),
+    Column("bound_ns", "int64", "ns", "least `decode_ns` (if that is 0, `total_ns`) of any schedule"),
     Column("tokens_per_s", "double", "tokens/s", "decoded tokens over decoding time"),
     Column("ms_per_token", "double", "ms", "decoding time over decoded tokens"),
     *(Column(f"ms_per_pass_p{q}", "double", "ms", f"percentile {q} of a decode pass") for q in (50, 95, 99)),
@@ -169,8 +170,8 @@ def room_row(trace: RoutingTrace, spec: RunSpec) -> Row:
     }
 
 
-def result_row(result: RunResult) -> Row:
-    """What a run found."""
+def result_row(result: RunResult, bound_ns: int | None = None) -> Row:
+    """What a run found, and the least time that any could take."""
     prefetch, requests = result.prefetch, compared(result.requests())
     return {
         "status": OK,
@@ -181,6 +182,7 @@ def result_row(result: RunResult) -> Row:
         "request_ns": [one["ns"] for one in requests],
         "total_ns": result.total_ns,
         "decode_ns": result.decode_ns,
+        "bound_ns": bound_ns,
         "tokens_per_s": result.tokens_per_s,
         "ms_per_token": result.ms_per_token,
         **{f"ms_per_pass_p{q}": result.percentile_ms(q) for q in (50, 95, 99)},

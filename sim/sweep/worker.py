@@ -8,14 +8,17 @@ import signal
 import threading
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from expert_residency.policies import adopt_all
 from expert_residency.policies.registry import Adopted
+from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.runs.simulate import simulate
+from expert_residency.sim.runs.time_bound import TimeBound, bounded_case, time_bound
 from expert_residency.sim.sweep.cells import Cell
 from expert_residency.sim.sweep.rows import MISFIT, Row, failed_row, result_row, room_row
-from expert_residency.sim.sweep.stored import open_view
+from expert_residency.sim.sweep.stored import View, open_view
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,20 @@ def run_cell(cell: Cell, simulator: str = "auto", runs: int = 1, policies: Adopt
             row |= failed_row(cell.misfit, MISFIT)
         else:
             result = simulate(trace, cell.spec, simulator=simulator, runs=runs, cold=cell.view.cold)
-            row |= result_row(result)
+            bound = _bound(cell.view, bounded_case(cell.spec))
+            bound.check(result, cell.spec.eviction)
+            row |= result_row(result, bound.time_ns)
             ran = result.simulator
     except Exception as error:  # whatever a policy may raise
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         row |= failed_row(kind + str(error))
     return Outcome(row, time.perf_counter() - began, os.getpid(), peak_rss_bytes(), ran)
+
+
+@lru_cache(maxsize=256)
+def _bound(view: View, spec: RunSpec) -> TimeBound:
+    """Least time of any schedule, found once for all policies that are compared."""
+    return time_bound(open_view(view), spec, cold=view.cold)
 
 
 def peak_rss_bytes() -> int:

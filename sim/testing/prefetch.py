@@ -11,7 +11,7 @@ import numpy as np
 
 from expert_residency.policies.protocol import Event, Lists, PrefetchPolicy
 from expert_residency.sim.choices.capacity import Capacity
-from expert_residency.sim.residency.future import make_future
+from expert_residency.sim.residency.future import make_future, recorded_predictions
 from expert_residency.sim.residency.pool import make_pool
 from expert_residency.sim.testing.cases import random_trace
 from expert_residency.sim.testing.compiled import Arrays, as_arrays, jit
@@ -72,7 +72,7 @@ def proposals(
     alloc: Any = Arrays if arrays or compiled else StrictLists if as_strict else Lists
     dress: Any = as_arrays if arrays or compiled else strict if as_strict else lambda plain: plain
     pool, future = dress(pool), dress(future) if future is not None else None
-    state = policy.start(pool, alloc, future, trace.predictions or None)
+    state = policy.start(pool, alloc, future, recorded_predictions(trace))
     keys, deadlines = alloc.ints(pool.keys), alloc.ints(pool.keys)
     learn: Any = jit(policy.learn) if compiled else policy.learn
     propose: Any = jit(policy.propose) if compiled else policy.propose

@@ -50,6 +50,8 @@ class Recorder:
         self._arrays: dict[int, npt.NDArray[Any]] = {}
         self._kept: list[Any] = []
         """Sequences whose ids were noted: an id is free again when its owner is gone."""
+        self._elsewhere: set[int] = set()
+        """Ids of sequences whose arrays an engine owns: they are packed into no records."""
 
     @staticmethod
     def ints(n: int, fill: int = 0, most: int | None = None) -> Ints:
@@ -122,6 +124,7 @@ class Recorder:
             isinstance(state, (array, list))
             and self._keys <= len(state) <= 2 * self._keys
             and name not in BY_PLACE
+            and id(state) not in self._elsewhere
         ):
             yield state
 
@@ -134,6 +137,12 @@ class Recorder:
             made = _aligned(len(values) * kind.itemsize).view(kind)
             self._keep(values, made)
         return self._arrays[id(values)]
+
+    def stands_for(self, values: Sequence[Any], made: Any) -> None:
+        """Let an array that an engine keeps up to date stand for a sequence in the states to come."""
+        self._arrays[id(values)] = made
+        self._kept.append(values)
+        self._elsewhere.add(id(values))
 
     def _keep(self, values: Sequence[Any], made: npt.NDArray[Any]) -> None:
         """Let an array stand for a sequence."""

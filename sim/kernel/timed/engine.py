@@ -34,6 +34,7 @@ from expert_residency.sim.kernel.timed import tables as t
 from expert_residency.sim.kernel.timed.host import ACTIVE, INACTIVE
 from expert_residency.sim.kernel.timed.layout import SLOT, run_table
 from expert_residency.sim.kernel.timed.walk import run_passes
+from expert_residency.sim.residency.future import recorded_predictions
 from expert_residency.sim.residency.laws import fault_of
 from expert_residency.sim.residency.pool import CachePool
 from expert_residency.sim.timed.attention import NO_DEPTH, Context
@@ -85,9 +86,11 @@ class TimedKernel:
         self._progress = progress
         prefetch = policies.prefetch
         future = policies.future if prefetch.needs_future else None
-        state = prefetch.start(cache.pool, recorder, future, trace.predictions or None)
+        seen = cache.pool._replace(resident=cache.resident)
+        state = prefetch.start(seen, recorder, future, recorded_predictions(trace))
         lines = recorder.line_up(cache.state, SLOT.itemsize)
         made = run_table(trace, machine, preset, cache, policies, miss, host_plan, page_cache, lines, context)
+        recorder.stands_for(cache.resident, made.slots.resident)
         asked = t.Asked(
             made.calls.event, made.trace.keys, made.trace.rows, made.plan.hits, made.slots.resident,
             made.slots.guard, made.calls.misses, made.swaps.newcomers, made.swaps.victims,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from expert_residency.families import rate_notes
@@ -11,6 +12,8 @@ from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.units import GIB
 from expert_residency.sim.choices.preset import EnginePreset, load_engine
 from expert_residency.sim.choices.trace import fit_geometry
+from expert_residency.sim.runs.interval import Interval
+from expert_residency.sim.split.interval import placement_interval
 from expert_residency.sim.split.layers.lines import OptionLine, option_lines
 from expert_residency.sim.split.layers.placement import LayerPlacement, LayerProblem
 from expert_residency.sim.split.layers.planner import LayerPlanner
@@ -65,6 +68,11 @@ class LayerAnswer:
     def tokens_per_s(self) -> float:
         """Simulated; 0 if nothing fits."""
         return self.placement.tokens_per_s if self.placement else 0.0
+
+    @cached_property
+    def interval_90(self) -> Interval | None:
+        """Where its speed lies in nine of ten cases; None if nothing fits."""
+        return None if self.placement is None else placement_interval(self.problem, self.placement)
 
     @property
     def has_card(self) -> bool:
@@ -121,6 +129,11 @@ class LayerStudy:
             if answer.placement and (old is None or rank > (not old.estimated, old.tokens_per_s)):
                 found[label] = answer
         return list(found.values())
+
+    @property
+    def best_interval_90(self) -> Interval | None:
+        """Of the fastest answer."""
+        return None if self.best is None else self.best.interval_90
 
     def next_cards(self) -> Iterator[str]:
         """One sentence for each card more, with the best answer's quantization."""

@@ -30,6 +30,7 @@ from expert_residency.policies.protocol import (
 )
 from expert_residency.sim.choices.prefetch_rule import Insertion
 from expert_residency.sim.choices.preset import EnginePreset
+from expert_residency.sim.residency.future import recorded_predictions
 from expert_residency.sim.residency.pool import CachePool
 from expert_residency.sim.timed.attention import NO_DEPTH, Context, attention_ns
 from expert_residency.sim.timed.channels import CopyEngine, Disk
@@ -150,8 +151,9 @@ class SimPyEngine:
         self._card = 0
         prefetch = policies.prefetch
         self._prefetch = prefetch.start(
-            cache.pool, Lists, policies.future if prefetch.needs_future else None, trace.predictions or None
-        )
+            cache.pool._replace(resident=cache.resident), Lists,
+            policies.future if prefetch.needs_future else None, recorded_predictions(trace),
+        )  # fmt: skip
         self.prefetcher = Prefetcher(
             prefetch, self._prefetch, self.slots, self.transfers, policies.insertion, policies.prefetch_bytes,
             geometry.n_layers, self.slots.copy_ended,
