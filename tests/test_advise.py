@@ -20,10 +20,12 @@ from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.split.layers.by_rules import report
 from expert_residency.sim.split.rules import parse_rules
 from expert_residency.sim.studies.advise import Ask, LayerTask, TimedTask, advise
-from expert_residency.sim.studies.advise.search import Searcher
+from expert_residency.sim.studies.advise.search import PLAIN, Searcher
 from expert_residency.sim.studies.advise.task import whole, with_workers
+from expert_residency.sim.studies.advise.workloads import Workload, after, workloads
+from expert_residency.sim.studies.drafts import emitted, gated
 from expert_residency.toml import checked
-from expert_residency.traces import load_model
+from expert_residency.traces import load_model, write_parquet
 from expert_residency.traces.synthetic import generate, load_style
 
 MODEL = "granite-3.0-1b-a400m"
@@ -40,7 +42,17 @@ def routing(quant="FP16", seeds=(1, 2), tokens=10):
 def asked(engine, cards=("tesla-p40",), *, session=SESSION, preset=None, **more):
     preset = preset or load_engine(engine)
     profiles = tuple(map(load_profile, cards))
-    return Ask(engine, preset, profiles, tuple(cards), routing(), 4096, preset.kv_type, session, **more)
+    return Ask(
+        engine,
+        preset,
+        profiles,
+        tuple(cards),
+        tuple(map(Workload, routing())),
+        4096,
+        preset.kv_type,
+        session,
+        **more,
+    )
 
 
 def with_knobs(engine, knobs):
@@ -90,8 +102,9 @@ def test_a_small_space_is_searched_whole_and_its_numbers_are_those_of_runs():
         return simulate(task.ask.traces[0], make_spec(words), preset=own).tokens_per_s
 
     every = {(a, b, c): run(a, b, c) for a in (0.0, 0.3, 0.6) for b in (0.01, 0.02) for c in (0, 96)}
-    assert made.speed == max(every.values())
     best = made.found.best
+    assert made.speed == every[best]
+    assert made.speed >= max(every.values()) * (1 - PLAIN)
     for at, worth in enumerate(made.worths):
         default = (*best[:at], worth.default, *best[at + 1 :])
         assert worth.without == every[default]
@@ -136,10 +149,11 @@ def test_no_knob_alone_gains_anything(data):
         assert not [speed for speed in searcher.known.values() if speed]
         return
     for at in range(len(sizes)):
-        assert max(speed or 0.0 for speed in searcher.along(found.best, at).values()) <= found.speed
-    assert found.speed >= (searcher.speed(found.default) or 0.0)
+        most = max(speed or 0.0 for speed in searcher.along(found.best, at).values())
+        assert most * (1 - PLAIN) <= found.speed
+    assert found.speed >= (searcher.speed(found.default) or 0.0) * (1 - PLAIN)
     if found.complete:
-        assert found.speed == max(speed or 0.0 for speed in searcher.known.values())
+        assert found.speed >= max(speed or 0.0 for speed in searcher.known.values()) * (1 - PLAIN)
 
 
 @pytest.mark.parametrize("cards", [("tesla-p40",), ("rtx-3070", "tesla-p40")])
@@ -163,7 +177,7 @@ def test_options_of_whole_layers_are_what_was_simulated(cards):
         assert back.tokens_per_s == pytest.approx(speed, rel=1e-9)
         checked_ += 1
     assert checked_ > 3
-    assert made.found.speed == max(speed for _, speed in layers.values if speed)
+    assert made.found.speed >= max(speed for _, speed in layers.values if speed) * (1 - PLAIN)
     assert made.speed >= made.found.speed
     assert task.lines(made.found.best)[0].placement.tokens_per_s == made.speed
 
@@ -190,6 +204,7 @@ def test_workers_scale_by_measured_points_or_by_what_a_core_reads():
     profile = load_profile("tesla-p40")
     preset = load_engine("strata")
     one = with_workers(profile, preset, 1).cpu.expert_mb_per_s("pinned", "q4")
+    assert one < with_workers(profile, preset, 4).cpu.expert_mb_per_s("pinned", "q4") < 12_000 * 4
     assert one <= 12_000
     rates = {n: Quantity(value=n if n < 5 else 3.0, kind="measured", source="a test") for n in (1, 4, 8)}
     own = profile.model_copy(
@@ -227,7 +242,7 @@ def test_an_engine_of_ones_own_is_one_file(tmp_path, capsys):
     assert found["engine"] == "mine"
     assert [knob["name"] for knob in found["knobs"]] == ["room"]
     speeds = [value["tokens_per_s"] for value in found["knobs"][0]["values"]]
-    assert found["tokens_per_s"] == max(speeds)
+    assert found["tokens_per_s"] >= max(speeds) * (1 - PLAIN)
     assert found["flags"][0].startswith("--room ")
     assert found["trust"]["never_compared"]
 
@@ -247,3 +262,44 @@ def test_what_would_do_nothing_is_refused(words, said, capsys):
         main(["advise", "--model", f"{MODEL}/FP16", "--session", "1GiB", *words.split()])
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 8), st.integers(1, 9))
+def test_a_cache_begins_with_what_was_used_before_and_nothing_else(start, passes):
+    trace = routing(seeds=(3,))[0]
+    made = after(trace, start, passes)
+    assert made.trace.n_passes == min(passes, trace.n_passes - start)
+    used = trace.keys[np.repeat(trace.event_pass, np.diff(trace.event_offsets)) < start]
+    assert set(made.ranked) == set(used.tolist())
+    if start == 1:
+        assert sorted(made.ranked) == sorted(set(used.tolist()))
+
+
+def test_warm_caches_hit_as_those_that_have_run_for_long(tmp_path):
+    """Generated workloads, and the parts of a recorded trace: more hits than a cold start, and no look ahead."""
+    (made, *others) = workloads(f"{MODEL}/FP16", [], None, 20)
+    assert made.ranked
+    assert len(others) == 3
+    warm, cold = (TimedTask(replace(asked("fetch-lru"), workloads=(one,))) for one in (made, Workload(made.trace)))
+    for task in (warm, cold):
+        task.room = (300 << 20,)
+    setting = tuple(c.default for c in warm.controls)
+    assert warm.speed(setting) > cold.speed(setting)
+    path = tmp_path / "t.parquet"
+    write_parquet(generate(load_model(MODEL, "FP16"), load_style("qwen3-30b-a3b"), tokens=70, seed=5), path)
+    parts = workloads(f"{MODEL}/FP16", [str(path)], None, 15)
+    assert [part.trace.n_passes for part in parts] == [15]
+    assert parts[0].ranked
+
+
+def test_drafts_stop_below_the_floor():
+    """Strata's reports: 2.1 drafts a window at a floor of 0.5, of which 0.64 to 0.85 are accepted."""
+    rows, tokens = gated(4, 0.75, 0.5)
+    assert rows - 1 == pytest.approx(2.1, abs=0.1)
+    assert (tokens - 1) / (rows - 1) == pytest.approx(0.745, abs=0.02)
+    assert gated(4, 0.75, 0.0) == (4.0, emitted(4, 0.75))
+    floors = [gated(4, 0.75, floor) for floor in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    assert floors == sorted(floors, reverse=True)
+    assert all(tokens <= rows for rows, tokens in floors)
+    assert gated(1, 0.75, 0.5) == (1.0, 1.0)

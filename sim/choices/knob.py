@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 Value = StrictBool | StrictInt | StrictFloat | StrictStr
-WHOLE = ("capacity", "host", "miss", "workers", "rows", "cpu_layers", "first_card")
+WHOLE = ("capacity", "host", "miss", "workers", "rows", "floor", "cpu_layers", "first_card")
 """What a knob may set, beside `engine.FIELD` of the preset and `admission.NAME`, a parameter of its policy."""
 DOTTED = ("engine", "admission", "eviction")
 OWN = "own"
@@ -30,9 +30,10 @@ class Knob(BaseModel):
     sets
         What it changes. `capacity`: shares of what VRAM leaves for experts; `host`, `miss`: words of a run
         (`budget@0.75` is that share of the memory left for it); `workers`: shares of the processor's cores;
-        `rows`: of a verify window, drafts + 1; `cpu_layers`: layers whose experts the CPU computes, all of them
-        are tried; `first_card`: shares of the layers on the first of two cards; `engine.FIELD`, `admission.NAME`
-        and `eviction.NAME`: a number of the preset, or a parameter of its policy.
+        `rows`: of a verify window, drafts + 1; `floor`: confidence below which drafting stops; `cpu_layers`:
+        layers whose experts the CPU computes, all of them are tried; `first_card`: shares of the layers on the
+        first of two cards; `engine.FIELD`, `admission.NAME` and `eviction.NAME`: a number of the preset, or a
+        parameter of its policy.
     values
         To be tried, ascending where they have an order.
     default

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 def validate(
     group: Annotated[
         list[str] | None,
-        typer.Option(help="Only exact, live, published, llamacpp or machine; may be given several times."),
+        typer.Option(
+            help="Only exact, live, published, llamacpp, machine or advice (slow, only when named); repeat it."
+        ),
     ] = None,
     exact: Annotated[
         list[str] | None,
@@ -45,6 +47,7 @@ def validate(
 ) -> None:
     """Set predictions beside what engines measured: every case, and median and worst error of each group."""
     from expert_residency.errors import SimError
+    from expert_residency.sim.cli.validate_advice import advice_to_dict, judged_sweeps, past_wanted, print_advice
     from expert_residency.sim.validation.cases import (
         SECTIONS,
         load_bounds,
@@ -54,13 +57,15 @@ def validate(
 
     chosen = group or list(SECTIONS)
     for name in chosen:
-        check_known("group", name, SECTIONS)
+        check_known("group", name, (*SECTIONS, "advice"))
     for name, more in (("exact", exact), ("live", live), ("published", published)):
         if more and name not in chosen:
             raise SimError(f"--{name} adds cases to the group {name}: name it too, --group {name}")
     cases, left, said = _cases(chosen, exact or [], live or [], published or [])
     summaries = summarize(cases, load_bounds())
     past = [f"{one.group}, {one.use}: {what}" for one in summaries for what in one.over(one.limit)]
+    sweeps = judged_sweeps(quiet=str(json) == "-") if "advice" in chosen else None
+    past += past_wanted(sweeps[0]) if sweeps else []
     if json is not None:
         write_json(
             json,
@@ -78,7 +83,8 @@ def validate(
                     for one in left
                 ],
                 "cases": [case.to_dict() for case in cases],
-            },
+            }
+            | ({"advice": advice_to_dict(*sweeps)} if sweeps else {}),
         )
     if plot is not None:
         from expert_residency.sim.report.figures import draw_validation
@@ -90,7 +96,10 @@ def validate(
             _print_left(left)
         if "machine" in chosen:
             _print_machines([case for case in cases if case.group == "machine"], every)
-        _print_groups(summaries)
+        if summaries:
+            _print_groups(summaries)
+        if sweeps:
+            print_advice(*sweeps)
         for line in [
             *_coverage(cases),
             *said,

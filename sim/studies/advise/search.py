@@ -21,6 +21,8 @@ WHOLE = 200
 DRAWN = 1
 ROUNDS = 8
 ALIKE = 1e-6
+PLAIN = 0.01
+"""What a setting may lose to have more defaults: the model cannot tell so little."""
 
 
 @dataclass
@@ -110,7 +112,10 @@ class Searcher:
         if speed is None:
             raise no_setting(self.task.refused)
         agreed = sum(self._rank(end)[0] >= speed * (1 - ALIKE) for end in ends)
-        return Found(self._plainest(best, default), speed, default, agreed, len(ends), len(ends) == 1)
+        plain = self._plainest(best, default)
+        found = self.known[plain]
+        assert found is not None
+        return Found(plain, found, default, agreed, len(ends), len(ends) == 1)
 
     def _climb(self, start: Setting) -> Setting:
         at = start
@@ -128,13 +133,17 @@ class Searcher:
         return best if (speeds[best] or 0.0) > (speeds[setting[at]] or 0.0) else setting[at]
 
     def _plainest(self, best: Setting, default: Setting) -> Setting:
-        """Of equally fast settings the one with most defaults: what does nothing is not advised."""
-        for at, value in enumerate(default):
-            if value != best[at] and (self.speed(self.replaced(best, at, value)) or 0.0) >= self._rank(best)[0] * (
-                1 - ALIKE
-            ):
-                best = self.replaced(best, at, value)
-        return best
+        """The setting with as many defaults as lose less than `PLAIN` in all, the idlest knobs first."""
+        least = self._rank(best)[0] * (1 - PLAIN)
+        while True:
+            others = [
+                self.replaced(best, at, value)
+                for at, value in enumerate(default)
+                if value != best[at] and (self.speed(self.replaced(best, at, value)) or 0.0) >= least
+            ]
+            if not others:
+                return best
+            best = max(others, key=self._rank)
 
     def _rank(self, setting: Setting) -> tuple[float, int]:
         return self.known.get(setting) or 0.0, 0

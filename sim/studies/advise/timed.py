@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
+from weakref import finalize
 
 from expert_residency.errors import MisfitError, SimError
 from expert_residency.hwmodels.units import GIB, MIB
@@ -26,7 +30,8 @@ from expert_residency.sim.studies.advise.task import (
     whole,
     with_workers,
 )
-from expert_residency.sim.studies.drafts import emitted
+from expert_residency.sim.studies.advise.workloads import Workload
+from expert_residency.sim.studies.drafts import gated
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
 from expert_residency.traces.windows import compose_windows
 
@@ -60,7 +65,19 @@ class TimedTask:
             raise SimError(f"engine {self.ask.engine} places whole layers")
         if not self.controls:
             raise SimError(f"engine {self.ask.engine} has no knobs: its preset has no table [knobs]")
-        self._windows: dict[tuple[int, int], RoutingTrace] = {}
+        self._folder = Path(mkdtemp(prefix="advise-"))
+        finalize(self, rmtree, self._folder, ignore_errors=True)
+        self._warm = [self._profile(one, number) for number, one in enumerate(self.ask.workloads)]
+        self._windows: dict[tuple[int, int, float], RoutingTrace] = {}
+
+    def _profile(self, workload: Workload, number: int) -> str | None:
+        """Placement of the experts that were used before."""
+        if not workload.ranked:
+            return None
+        path, experts = self._folder / f"{number}.csv", workload.trace.geometry.experts
+        lines = [f"{key // experts},{key % experts}" for key in workload.ranked]
+        path.write_text("\n".join(["layer,expert", *lines]), encoding="utf-8")
+        return f"profile:file={path}"
 
     @property
     def workloads(self) -> int:
@@ -89,7 +106,7 @@ class TimedTask:
         values, default = knob.values, knob.default
         if knob.sets == "cpu_layers" or (knob.sets == "first_card" and cards != 2):
             return None
-        if knob.sets == "rows" and (not _drafts(geometry) or windowed(self.ask.traces[0])):
+        if knob.sets in ("rows", "floor") and (not _drafts(geometry) or windowed(self.ask.traces[0])):
             return None
         if knob.sets == "workers":
             most = self.ask.profiles[0].cpu.workers.count
@@ -151,14 +168,16 @@ class TimedTask:
 
     def _run(self, setting: Setting, machine: Machine, workload: int) -> float:
         words: dict[str, Any] = {
-            "hardware": list(self.ask.names), "engine": self.ask.engine, "kv_type": self.ask.kv_type, **self.fixed
+            "hardware": list(self.ask.names), "engine": self.ask.engine, "kv_type": self.ask.kv_type,
+            "placement": self._warm[workload], **self.fixed
         }  # fmt: skip
         profiles, preset = machine
-        rows, share, layers = 1, 1.0, None
+        drafting: dict[str, Value] = {}
+        share, layers = 1.0, None
         for control, value in zip(self.controls, setting, strict=True):
             sets = control.knob.sets
-            if sets == "rows":
-                rows = int(value)
+            if sets in ("rows", "floor"):
+                drafting[sets] = value
             elif sets == "capacity":
                 share = float(value)
             elif sets == "first_card":
@@ -173,12 +192,10 @@ class TimedTask:
                 preset = self._set(preset, words, control.knob, value)
         each = self._each(layers)
         words["layers_each"] = list(each) if each else None
-        words["capacity"] = "+".join(
-            f"{int(share * nbytes)}B" for nbytes in (self._room(layers) if layers else self.room)
-        )
-        result = simulate(
-            self._trace(workload, rows), make_spec(words), profiles=profiles, preset=preset, runs=RUNS
-        )  # fmt: skip
+        room = self._room(layers) if layers else self.room
+        words["capacity"] = "+".join(f"{int(share * nbytes)}B" for nbytes in room)
+        trace = self._trace(workload, int(drafting.get("rows", 1)), float(drafting.get("floor", 0.0)))
+        result = simulate(trace, make_spec(words), profiles=profiles, preset=preset, runs=RUNS)
         if not result.tokens_per_s:
             raise SimError("the trace decodes nothing, so that there is no speed to compare")
         return result.tokens_per_s
@@ -193,12 +210,13 @@ class TimedTask:
         words[kind] = f"{spec}{',' if ':' in spec else ':'}{name}={value}"
         return preset
 
-    def _trace(self, workload: int, rows: int) -> RoutingTrace:
-        key = workload, rows
+    def _trace(self, workload: int, rows: int, floor: float) -> RoutingTrace:
+        key = workload, rows, floor
         if key not in self._windows:
             trace = self.ask.traces[workload]
-            made = trace if rows == 1 else compose_windows(trace, rows, emitted(rows, self.ask.acceptance))
-            self._windows[key] = made
+            self._windows[key] = (
+                trace if rows == 1 else compose_windows(trace, *gated(rows, self.ask.acceptance, floor))
+            )
         return self._windows[key]
 
     def _each(self, layers: int | None) -> tuple[int, ...] | None:

@@ -1,24 +1,40 @@
-"""Workloads that advice stands on: recorded traces, or generated ones of the model's style."""
+"""Workloads that advice stands on: recorded traces, or generated ones of the model's style, with a warm cache.
+
+A setting is run on few passes, and what a cold cache costs would be most of them. So the experts that begin on the
+card are those that the passes before had used most, later uses weighing more (half after `HALF_LIFE` passes):
+nothing that is still to come is looked at.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from expert_residency.errors import SimError
-from expert_residency.sim.choices.trace import TOKENS, open_trace
-from expert_residency.traces import RoutingTrace, load_model
+from expert_residency.sim.choices.trace import open_trace
+from expert_residency.traces import Phase, RoutingTrace, load_model
 from expert_residency.traces.geometry import read_model
 from expert_residency.traces.synthetic import generate, load_style
 
 SEEDS = (1, 2, 3, 4)
 PARTS = 4
 """Into how many a single recorded trace is cut, since its parts differ as workloads do."""
+WARM, HALF_LIFE = 300, 64
+"""Passes before those that are run."""
 
 
-def workloads(model: str, sources: Sequence[str], fmt: str | None, passes: int) -> tuple[RoutingTrace, ...]:
-    """Traces of a model's shape.
+@dataclass(frozen=True)
+class Workload:
+    """What is run, and the keys of the experts used before, the most used first (none: the cache is cold)."""
+
+    trace: RoutingTrace
+    ranked: tuple[int, ...] = ()
+
+
+def workloads(model: str, sources: Sequence[str], fmt: str | None, passes: int) -> tuple[Workload, ...]:
+    """Workloads of a model's shape.
 
     Parameters
     ----------
@@ -31,7 +47,7 @@ def workloads(model: str, sources: Sequence[str], fmt: str | None, passes: int) 
 
     Returns
     -------
-    tuple of RoutingTrace
+    tuple of Workload
         The first is what is searched with.
 
     Raises
@@ -41,19 +57,49 @@ def workloads(model: str, sources: Sequence[str], fmt: str | None, passes: int) 
     """
     if not sources:
         geometry, style = load_model(model), load_style(read_model(model).style)
-        tokens = max(TOKENS, passes)
-        made = [generate(geometry, style, tokens=tokens, seed=seed, weights=False) for seed in SEEDS]
-        return tuple(trace.select_passes(np.arange(trace.n_passes) < passes) for trace in made)
+        made = [generate(geometry, style, tokens=WARM + passes, seed=seed, weights=False) for seed in SEEDS]
+        return tuple(after(trace, WARM, passes) for trace in made)
     found = [open_trace(source, fmt, model) for source in sources]
     if len(found) > 1:
-        return tuple(trace.select_passes(np.arange(trace.n_passes) < passes) for trace in found)
-    (trace,) = found
-    parts = min(PARTS, trace.n_passes // passes)
-    if parts < 1:
-        return (trace,)
-    starts = [part * (trace.n_passes // parts) for part in range(parts)]
-    at = np.arange(trace.n_passes)
-    cut = tuple(trace.select_passes((at >= start) & (at < start + passes)) for start in starts)
-    if not any((part.pass_phase != 0).any() for part in cut[:1]):
-        raise SimError(f"{sources[0]}: its first {passes} passes decode nothing; give more with --passes")
+        cut = tuple(after(trace, max(0, min(WARM, trace.n_passes - passes)), passes) for trace in found)
+    else:
+        (trace,) = found
+        warm = max(0, min(WARM, trace.n_passes - passes))
+        parts = max(1, min(PARTS, (trace.n_passes - warm) // passes))
+        step = (trace.n_passes - warm) // parts
+        cut = tuple(after(trace, warm + part * step, passes) for part in range(parts))
+    if not (cut[0].trace.pass_phase != Phase.PREFILL).any():
+        raise SimError(f"{sources[0]}: the {passes} passes that are run decode nothing; give more with --passes")
     return cut
+
+
+def after(trace: RoutingTrace, start: int, passes: int) -> Workload:
+    """The passes from `start` on, and what those before them used.
+
+    Parameters
+    ----------
+    trace
+        The whole.
+    start, passes
+        First pass that is run, and how many.
+
+    Returns
+    -------
+    Workload
+        Cold where nothing was before.
+    """
+    at = np.arange(trace.n_passes)
+    run = trace.select_passes((at >= start) & (at < start + passes)) if start or passes < trace.n_passes else trace
+    event = np.repeat(np.arange(trace.n_events), np.diff(trace.event_offsets))
+    age = start - trace.event_pass[event]
+    before = age > 0
+    if not before.any():
+        return Workload(run)
+    geometry = trace.geometry
+    used = np.bincount(
+        trace.keys[before],
+        weights=0.5 ** (age[before] / HALF_LIFE),
+        minlength=geometry.n_layers * geometry.experts,
+    )
+    order = np.argsort(-used, kind="stable")
+    return Workload(run, tuple(order[used[order] > 0].tolist()))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.studies.fit.runs import MeasuredRun
 from expert_residency.traces import RoutingTrace
 
+RunT = TypeVar("RunT")
 Array = npt.NDArray[np.float64]
 STEP = 0.08
 """Of a logarithm, for derivatives."""
@@ -122,8 +123,118 @@ class FitResult:
         return median(lambda c: c.before), median(lambda c: c.after), median(lambda c: c.left_out)
 
 
-class _Model:
-    """Logarithms of speeds of runs, as constants change."""
+class Speeds(Generic[RunT]):
+    """Logarithms of speeds of runs, as constants change; a subclass says the speed of one run."""
+
+    constants: Sequence[Constant]
+
+    def speed(self, run: RunT, logs: Mapping[Constant, float]) -> float:
+        """Tokens/s of a run with constants moved by logarithms."""
+        raise NotImplementedError
+
+    def logs(self, runs: Sequence[RunT], at: Mapping[Constant, float]) -> Array:
+        """(runs,) logarithms of speeds."""
+        return np.log([self.speed(run, at) for run in runs])
+
+    def slopes(
+        self, runs: Sequence[RunT], at: Mapping[Constant, float], among: Sequence[Constant], base: Array
+    ) -> Array:
+        """Derivatives of logarithms of speeds by logarithms of constants.
+
+        Parameters
+        ----------
+        runs, at
+            As for `logs`.
+        among
+            By which constants.
+        base : (runs,)
+            Logarithms at `at`.
+
+        Returns
+        -------
+        (runs, constants) array
+            Forward differences.
+        """
+        columns = [(self.logs(runs, {**at, one: at.get(one, 0.0) + STEP}) - base) / STEP for one in among]
+        return np.array(columns).T.reshape(len(runs), len(among))
+
+
+@dataclass(frozen=True)
+class Likely:
+    """Where constants are most likely.
+
+    Parameters
+    ----------
+    chosen
+        Constants that at least one run feels.
+    at : (chosen,)
+        Logarithms that they moved by.
+    before, after : (runs,)
+        Logarithms of speeds.
+    slopes : (runs, chosen)
+        Derivatives there.
+    cost
+        Squares of residuals in noises and of moves in prior spreads.
+    """
+
+    chosen: tuple[Constant, ...]
+    at: Array
+    before: Array
+    after: Array
+    slopes: Array
+    cost: float
+
+    @property
+    def factors(self) -> dict[Constant, float]:
+        """What each constant is multiplied by."""
+        return {one: math.exp(x) for one, x in zip(self.chosen, self.at, strict=True)}
+
+
+def most_likely(
+    model: Speeds[RunT], runs: Sequence[RunT], measured: Array, before: Array, noise: float,
+    say: Callable[[str], None] = lambda _: None,
+) -> Likely:  # fmt: skip
+    """Gauss-Newton steps from where the constants stand.
+
+    Parameters
+    ----------
+    model
+        Speeds of the runs.
+    runs, measured, before : (runs,)
+        What was run, and logarithms of speeds: measured, and as the constants stand.
+    noise
+        Standard deviation of a measured logarithm.
+    say
+        Told what is done.
+
+    Returns
+    -------
+    Likely
+        Where no step makes the misfit less.
+    """
+    say("what each constant changes")
+    slopes = model.slopes(runs, {}, model.constants, before)
+    felt = [i for i, one in enumerate(model.constants) if np.abs(slopes[:, i]).max(initial=0.0) * one.sd >= FELT]
+    chosen = [model.constants[i] for i in felt]
+    prior = np.array([one.sd for one in chosen])
+    at, base, slopes = np.zeros(len(chosen)), before, slopes[:, felt]
+    cost = _cost(measured - base, at, prior, noise)
+    for number in range(ROUNDS if chosen else 0):
+        step = _solve(slopes, prior, noise, measured - base + slopes @ at) - at
+        shorter = _descend(model, runs, chosen, at, step, lambda r, x: _cost(measured - r, x, prior, noise), cost)
+        if shorter is None:
+            break
+        at, base, gained = shorter
+        slopes = model.slopes(runs, dict(zip(chosen, at, strict=True)), chosen, base)
+        say(f"step {number + 1}: misfit {cost - gained:.3g}")
+        cost -= gained
+        if gained < SETTLED:
+            break
+    return Likely(tuple(chosen), at, before, base, slopes, cost)
+
+
+class _Model(Speeds[MeasuredRun]):
+    """Runs of one machine and engine by name."""
 
     def __init__(
         self, hardware: str, engine: str, trace_of: Callable[[str | None], RoutingTrace], given: frozenset[str],
@@ -152,17 +263,6 @@ class _Model:
         if not result.tokens_per_s:
             raise SimError(f"{run.name}: the trace decodes nothing, so that there is no speed to compare")
         return result.tokens_per_s
-
-    def logs(self, runs: Sequence[MeasuredRun], at: Mapping[Constant, float]) -> Array:
-        """(runs,) logarithms of speeds."""
-        return np.log([self.speed(run, at) for run in runs])
-
-    def slopes(
-        self, runs: Sequence[MeasuredRun], at: Mapping[Constant, float], among: Sequence[Constant], base: Array
-    ) -> Array:
-        """(runs, constants) derivatives of logarithms by logarithms."""
-        columns = [(self.logs(runs, {**at, one: at.get(one, 0.0) + STEP}) - base) / STEP for one in among]
-        return np.array(columns).T.reshape(len(runs), len(among))
 
 
 def _as_given(value: float) -> Quantity:
@@ -210,33 +310,17 @@ def fit_runs(
     model = _Model(hardware, engine, trace_of, given, jobs=40 * len(runs))
     say("runs as the files predict them")
     before = _first(model, runs)
-    say("what each constant changes")
-    slopes = model.slopes(runs, {}, model.constants, before)
-    felt = [i for i, one in enumerate(model.constants) if np.abs(slopes[:, i]).max(initial=0.0) * one.sd >= FELT]
-    chosen = [model.constants[i] for i in felt]
-    prior = np.array([one.sd for one in chosen])
     measured = np.log([run.tokens_per_s for run in runs])
-    at, base, slopes = np.zeros(len(chosen)), before, slopes[:, felt]
-    cost = _cost(measured - base, at, prior, noise)
-    for number in range(ROUNDS if chosen else 0):
-        step = _solve(slopes, prior, noise, measured - base + slopes @ at) - at
-        shorter = _descend(model, runs, chosen, at, step, lambda r, x: _cost(measured - r, x, prior, noise), cost)
-        if shorter is None:
-            break
-        at, base, gained = shorter
-        slopes = model.slopes(runs, dict(zip(chosen, at, strict=True)), chosen, base)
-        say(f"step {number + 1}: misfit {cost - gained:.3g}")
-        cost -= gained
-        if gained < SETTLED:
-            break
-    misfit = max(1.0, math.sqrt(cost / len(runs)))
+    likely = most_likely(model, runs, measured, before, noise, say)
+    chosen, at, base, slopes = likely.chosen, likely.at, likely.after, likely.slopes
+    prior = np.array([one.sd for one in chosen])
+    misfit = max(1.0, math.sqrt(likely.cost / len(runs)))
     spread = _covariance(slopes, prior, noise) * misfit**2
     fitted = _verdicts(chosen, at, spread, prior)
     checked = _check(runs, before, base, measured, slopes, spread / misfit**2, noise)
     say("candidates for the next run")
     following = _next_runs(model, runs, dict(zip(chosen, at, strict=True)), chosen, spread, fitted)
-    factors = {one: math.exp(x) for one, x in zip(chosen, at, strict=True)}
-    profiles, preset = scaled(model.profiles, model.preset, factors)
+    profiles, preset = scaled(model.profiles, model.preset, likely.factors)
     return FitResult(
         tuple(fitted), len(model.constants) - len(chosen), checked, following, profiles, preset, noise, misfit
     )
@@ -260,7 +344,7 @@ def _cost(residual: Array, at: Array, prior: Array, noise: float) -> float:
 
 
 def _descend(
-    model: _Model, runs: Sequence[MeasuredRun], chosen: Sequence[Constant], at: Array, step: Array,
+    model: Speeds[RunT], runs: Sequence[RunT], chosen: Sequence[Constant], at: Array, step: Array,
     cost_of: Callable[[Array, Array], float], cost: float,
 ) -> tuple[Array, Array, float] | None:  # fmt: skip
     """(place, logarithms, what the misfit fell by) after a step, halved until it falls; None if it does not."""
