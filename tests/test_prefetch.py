@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import simpy
@@ -13,6 +14,7 @@ from expert_residency.errors import SimError
 from expert_residency.hwmodels.quantity import FamilyRates, Quantity
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.policies import PolicyError, available, create
+from expert_residency.policies.prefetch.oracle import Oracle
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.prefetch_rule import parse_insertion
 from expert_residency.sim.choices.preset import load_engine
@@ -24,7 +26,7 @@ from expert_residency.sim.studies.predictor import quality
 from expert_residency.sim.studies.score import ScoredRun
 from expert_residency.sim.sweep.rows import result_row
 from expert_residency.sim.testing import PREFETCH_CHECKS
-from expert_residency.sim.testing.prefetch import predicted_trace, proposals
+from expert_residency.sim.testing.prefetch import check_proposals, predicted_trace, proposals
 from expert_residency.sim.timed.channels import DEMAND, PREFETCH, Batch, CopyEngine, SharedNet
 from expert_residency.sim.timed.engine.decisions import Decisions
 from expert_residency.sim.timed.result import CAUSES, FATES, TIERS, PrefetchStats
@@ -77,6 +79,25 @@ def spec(slots=4, **choices):
 @pytest.mark.parametrize("name", NAMES)
 def test_laws(name, check):
     check(create("prefetch", name))
+
+
+def test_the_laws_refuse_one_that_changes_who_is_resident():
+    @dataclass(frozen=True)
+    class Meddling(Oracle):
+        """Gives an expert a slot by itself."""
+
+        name: ClassVar[str] = "meddling"
+
+        def start(self, pool, alloc, future, predictions):
+            return pool
+
+        @staticmethod
+        def propose(state, event, keys, deadlines):
+            state.resident[1] = 1
+            return 0
+
+    with pytest.raises(AssertionError, match="meddling: a prefetcher changes who is resident"):
+        check_proposals(Meddling())
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if create("prefetch", name).compiled])

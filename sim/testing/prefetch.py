@@ -68,6 +68,8 @@ def proposals(
         One list an event.
     """
     pool = make_pool(trace.geometry, Capacity(slots_per_layer=trace.geometry.top_k))
+    resident = [int(key % 3 == 0) for key in range(pool.keys)]
+    pool = pool._replace(resident=list(resident))
     future = make_future(trace) if policy.needs_future else None
     alloc: Any = Arrays if arrays or compiled else StrictLists if as_strict else Lists
     dress: Any = as_arrays if arrays or compiled else strict if as_strict else lambda plain: plain
@@ -89,6 +91,7 @@ def proposals(
         learn(state, event)
         n = propose(state, event, keys, deadlines)
         found.append([(int(keys[i]), int(deadlines[i])) for i in range(n)])
+    assert list(pool.resident) == resident, f"{policy.name}: a prefetcher changes who is resident"
     return found
 
 
