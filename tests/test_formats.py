@@ -194,9 +194,8 @@ def test_samples_that_are_cut_or_no_trace(shared: Path, truth: RoutingTrace) -> 
 def test_warp_gives_its_authors_figures(shared: Path) -> None:
     """Lag-1 overlap of 43.5 %; hits of a frequency-first cache by the share of experts that it holds.
 
-    The author gives these hits in whole percent, with a policy that breaks ties otherwise. Those that he gives at
-    3 / 6 / 12 / 24 / 48 % (29.4 / 40.6 / 54.9 / 71.9 / 87.4) are of Kimi-Linear: no policy reaches the first of them
-    here.
+    The author gives these hits in whole percent, with a policy that breaks ties otherwise. Those given at
+    3 / 6 / 12 / 24 / 48 % (29.4 / 40.6 / 54.9 / 71.9 / 87.4) are of Kimi-Linear: no policy reaches the first here.
     """
     trace = read_trace(shared / "traces/warp/trace_olmoe_299.jsonl", model="olmoe-1b-7b")
     assert (trace.n_passes, trace.n_lookups) == (299, 299 * 16 * 8)

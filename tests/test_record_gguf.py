@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from expert_residency.errors import TraceError
+from expert_residency.sim.cli import main
+from expert_residency.traces import read_trace
 from expert_residency.traces.record.llamacpp import record_gguf
 from expert_residency.traces.trace import Phase
 from tests.tiny_gguf import (
@@ -109,6 +111,41 @@ def test_a_router_with_a_bias_and_sigmoids_is_followed(tmp_path: Path) -> None:
     assert any("look-ahead selects by sigmoid, as the engine in 100.00%" in note for note in trace.meta["notes"])
 
 
+def test_groups_of_experts_are_recorded_and_their_look_ahead_is_left_out(tmp_path: Path) -> None:
+    keys = metadata("dots1", leading_dense_block_count=1, expert_shared_count=1, expert_weights_norm=True,
+                    expert_gating_func=2, expert_group_count=4, expert_group_used_count=1)  # fmt: skip
+    path = write(tmp_path / "groups-F32.gguf", keys, random_arrays(3, bias=True, dense=1))
+    trace = record_gguf(path, [PROMPT], decode_tokens=4)
+    groups = np.sort(trace.row_experts.reshape(-1, TOP_K), axis=1) // (EXPERTS // 4)
+    assert (groups[:, 0] == groups[:, 1]).all()
+    assert trace.predictions == {}
+    assert any("look-ahead is left out: no way tried" in note for note in trace.meta["notes"])
+
+
+def test_a_router_with_a_bias_on_its_logits(tmp_path: Path) -> None:
+    """gpt-oss: biases everywhere, the softmax over the chosen ones."""
+    arrays = random_arrays(4, norms=False)
+    rng = np.random.default_rng(4)
+    for layer in range(LAYERS):
+        arrays[f"blk.{layer}.post_attention_norm.weight"] = arrays.pop(f"blk.{layer}.ffn_norm.weight")
+        sizes = {
+            "attn_q": 2 * HEAD,
+            "attn_k": 2 * HEAD,
+            "attn_v": 2 * HEAD,
+            "attn_output": HIDDEN,
+            "ffn_gate_inp": EXPERTS,
+        }
+        arrays |= {f"blk.{layer}.{n}.bias": rng.normal(size=size).astype(np.float32) for n, size in sizes.items()}
+        arrays[f"blk.{layer}.attn_sinks.weight"] = np.zeros(2, np.float32)
+        for name, size in (("gate", WIDTH), ("up", WIDTH), ("down", HIDDEN)):
+            arrays[f"blk.{layer}.ffn_{name}_exps.bias"] = np.zeros((EXPERTS, size), np.float32)
+    keys = metadata("gpt-oss", **{"attention.sliding_window": 128})
+    trace = record_gguf(write(tmp_path / "oss-F32.gguf", keys, arrays), [PROMPT], decode_tokens=3)
+    np.testing.assert_allclose(trace.row_weights.reshape(-1, TOP_K).sum(axis=1), 1, rtol=1e-4)
+    assert any("as the engine in 100.00% of the rows" in note for note in trace.meta["notes"])
+    assert sorted(trace.predictions) == [1]
+
+
 def test_text_seed_and_what_cannot_be_loaded(qwen: Path, tmp_path: Path) -> None:
     runs = [record_gguf(qwen, ["hello"], decode_tokens=4, temperature=2.0, seed=s).content_hash for s in (0, 0, 1)]
     assert runs[0] == runs[1] != runs[2]
@@ -118,3 +155,21 @@ def test_text_seed_and_what_cannot_be_loaded(qwen: Path, tmp_path: Path) -> None
     cut.write_bytes(qwen.read_bytes()[:-5000])
     with pytest.raises(TraceError, match=r"llama\.cpp cannot load it \(.*"):
         record_gguf(cut, [[1]], decode_tokens=0)
+    other = tmp_path / "a.txt"
+    other.write_text("x")
+    for path, says in ((other, "is no GGUF file"), (tmp_path / "none.gguf", "no such file")):
+        with pytest.raises(TraceError, match=says):
+            record_gguf(path, [[1]])
+
+
+def test_from_the_command_line(qwen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "p.txt").write_text("an expert")
+    words = ["record", "--gguf", str(qwen), "--prompt-file", str(tmp_path / "p.txt"), "--decode-tokens", "4"]
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--out", str(tmp_path / "t.parquet")])
+    assert not end.value.code
+    assert "look-ahead selects by softmax" in capsys.readouterr().out
+    trace = read_trace(tmp_path / "t.parquet")
+    assert (trace.n_passes, trace.geometry.name, trace.geometry.quant) == (5, "tiny", "F32")
+    assert "llama.cpp" in trace.meta["source_engine"]
+    assert sorted(trace.prediction_scores) == [1]

@@ -31,7 +31,7 @@ from expert_residency.traces.record.notes import Notes
 from expert_residency.traces.trace import Phase, RoutingTrace
 
 Floats = npt.NDArray[np.float32]
-_NODE = re.compile(r"ffn_moe_(topk|logits|logits_biased|probs_biased|weights(?:_norm|_scaled|_softmax)?)-(\d+)")
+_NODE = re.compile(r"ffn_moe_(topk|logits|(?:logits|probs)_biased|probs|weights(?:_norm|_scaled|_softmax)?)-(\d+)")
 _TYPES = {0: np.float32, 1: np.float16, 26: np.int32}
 """Tensor types that are read, by ggml's number."""
 _BF16 = 30
@@ -90,7 +90,7 @@ class _Graph:
                 self._note(found[1], self.layer_index[int(found[2])], tensor)
         except Exception as error:  # nothing may pass through C
             self.error = error
-            return False
+            return False  # ends the pass
         return True
 
     def _note(self, node: str, index: int, tensor: _Tensor) -> None:
@@ -101,13 +101,25 @@ class _Graph:
             layer.logits = self.read(tensor)
             if self.look_ahead:
                 if index not in self.gates:
-                    gate = tensor.src[0].contents
-                    self.gates[index] = self.read(gate) if gate.type in (*_TYPES, _BF16) else None
-                self.inputs[index] = self.read(tensor.src[1].contents)
-        elif node.endswith("_biased"):
-            self.biases[node, index] = self.read(tensor.src[1].contents).reshape(-1)
+                    self.gates[index] = self._source(tensor, 0)
+                rows = self._source(tensor, 1)
+                if rows is not None:
+                    self.inputs[index] = rows
+        elif node.endswith("_biased") or node == "probs":
+            # Logits that stay what they are, bias added, take the name of probabilities.
+            bias = self._source(tensor, 1)
+            if bias is not None and bias.shape == (1, tensor.ne[0]):
+                self.biases["probs_biased" if node == "probs_biased" else "logits_biased", index] = bias.reshape(
+                    -1
+                )
         elif layer.ids is not None:  # the last of them is what the experts' outputs are multiplied by
             layer.weights = self.read(tensor).reshape(layer.ids.shape)
+
+    def _source(self, tensor: _Tensor, number: int) -> npt.NDArray[Any] | None:
+        """What a node was made of; None if there is no such part, or of a type that is not read."""
+        if not tensor.src[number] or tensor.src[number].contents.type not in (*_TYPES, _BF16):
+            return None
+        return self.read(tensor.src[number].contents)
 
     def read(self, tensor: _Tensor) -> npt.NDArray[Any]:
         """(rows, row length) values of a tensor, wherever its rows lie; dimensions beyond two are rows."""
@@ -165,6 +177,11 @@ def record_gguf(
     TraceError
         No llama-cpp-python, a file that it cannot load, or a model without routers.
     """
+    if not Path(path).is_file():
+        raise TraceError("no such file", path=path)
+    with open(path, "rb") as file:
+        if file.read(4) != b"GGUF":
+            raise TraceError("is no GGUF file (another model: --model)", path=path)
     llama = _library()
     geometry = load_model(str(path))
     graph = _Graph(_ggml(), {layer: index for index, layer in enumerate(geometry.layer_ids)}, look_ahead)
@@ -182,9 +199,12 @@ def record_gguf(
             def forward(part: Sequence[int], request: int, phase: Phase, emits: int, start: int) -> None:
                 graph.seen, graph.inputs = {}, {}
                 passes.append((request, int(phase), emits))
-                _decode(llama, context, part, start, emits)
-                if graph.error is not None:
-                    raise graph.error
+                try:
+                    _decode(llama, context, part, start)
+                finally:
+                    if graph.error is not None:
+                        why = f"llama.cpp's graph is not as expected ({graph.error})"
+                        raise TraceError(why, path=path)
                 _note_pass(found, graph, len(passes) - 1, start + len(part))
                 ahead.add(len(passes) - 1)
 
@@ -275,7 +295,7 @@ def _tokens(llama: Any, model: Any, prompt: str | Sequence[int]) -> list[int]:
     return list(buffer[:n])
 
 
-def _decode(llama: Any, context: Any, tokens: Sequence[int], start: int, emits: int) -> None:
+def _decode(llama: Any, context: Any, tokens: Sequence[int], start: int) -> None:
     batch = llama.llama_batch_init(len(tokens), 0, 1)
     try:
         batch.n_tokens = len(tokens)
