@@ -23,6 +23,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 from expert_residency.traces.record import find_routers, geometry_of, record  # noqa: E402
 
 PROMPT = [3, 1, 2]
+USUAL = ("mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3", "llama4_text", "longcat_flash", "nemotron_h")
+EVERY = [pytest.param(family, marks=() if family in USUAL else pytest.mark.slow) for family in FAMILIES]
 
 
 def model_of(family: str) -> Any:
@@ -43,7 +45,7 @@ def stacked(model: Any, layer: int) -> list[Any]:
     return [p for name, p in model.named_parameters() if place.search(name) and p.ndim == 3]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EVERY)
 def test_a_trace_names_the_experts_that_are_computed(family: str) -> None:
     model = model_of(family)
     trace = record(model, [PROMPT], decode_tokens=0)
@@ -63,7 +65,7 @@ def test_a_trace_names_the_experts_that_are_computed(family: str) -> None:
     assert not torch.equal(logits(model), before)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EVERY)
 def test_phases_weights_sizes_and_look_ahead(family: str) -> None:
     model = model_of(family)
     trace = record(model, [[1, 2, 3, 4], [5, 6]], decode_tokens=2)
@@ -87,7 +89,7 @@ def experts_of(model: Any, layer: int) -> list[Any]:
     return [p for name, p in model.named_parameters() if place.search(name)]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EVERY)
 def test_a_router_asked_early_decides_as_it_does(family: str) -> None:
     """On a layer's own input the look-ahead gives the layer's own choice."""
     model = model_of(family)
