@@ -3,7 +3,7 @@
 `models/file_sizes.csv` has a row for each comparison of a model and a quantization, by
 
 - `file`: a file that somebody published, or a program printed the size of. Where it `differs`, a publisher's mix
-  of the same name chose other types;
+  of the same name chose other types (and another publisher's may not);
 - `quantizer`: llama.cpp's own `llama-quantize`, told to quantize a file of the published shapes without doing it
   (`python -m tests.quantizer_sizes` makes these rows);
 - `parameters`: the number of parameters that its authors print, at 16 bits each.
@@ -115,8 +115,8 @@ def size_checks() -> Mapping[tuple[str, str], tuple[SizeCheck, ...]]:
     )
 
 
-def _rank(check: SizeCheck) -> int:
-    return _ORDER.index(check.by) if check.by in _ORDER else len(_ORDER)
+def _rank(check: SizeCheck) -> tuple[int, bool]:
+    return _ORDER.index(check.by) if check.by in _ORDER else len(_ORDER), not check.is_the_file
 
 
 @cache
