@@ -165,6 +165,7 @@ LINES: dict[str, Line] = {
     "vram": Line(
         "vram --json out.json", "--model qwen3.8-flash-next --hardware rtx-3090 --context 65536"
     ),
+    "why": Line("why <in>/tiny.parquet --json out.json", CARD),
     "window": Line("window <in>/drafted.parquet --json out.json", "--slots 200 --horizon 1"),
 }  # fmt: skip
 """How each command is asked."""
@@ -361,6 +362,11 @@ CASES: dict[str, dict[str, Any]] = {
         "--session": alone(*(f"--model {MODEL} --hardware rtx-3090 --session {n}" for n in ("1GiB", "2GiB"))),
         "--reserve": "--reserve 1GiB", "--host": "--host mmap", "--json": "--json other.json",
     },
+    "why": reading("why {} --json out.json " + CARD) | only(
+        cold=Whole(*(f"why <in>/req-a.parquet --json out.json --pass 7 {CARD} --cold {n}"
+                     for n in ("trace", "request"))),
+        passes="--passes 2", json="--json other.json",
+    ) | {"--pass": "--pass 2"},
     "window": {
         **reading("window {} --json out.json --slots 200 --horizon 1", "", "--join", "--partial"),
         "--slots": alone("--slots 200 --horizon 1", "--slots 260 --horizon 1"), "--horizon": "--horizon 2",

@@ -59,6 +59,7 @@ COMMANDS = {
     "validate --json": "validate --group published --json {}",
     "validate --plot": "validate --group published --plot {}.png",
     "vram --json": "vram --model qwen3.8-flash-next --hardware rtx-5070 --json {}",
+    "why --json": f"why tiny.parquet {RUN} --json {{}}",
     "window --json": "window tiny.parquet --json {}",
 }
 SLOW = (

@@ -135,6 +135,12 @@ EXAMPLES = {
     "tune": ["tune <folder>/tune.toml --out <folder>/tuned --trials 3"],
     "validate": ["validate --group published"],
     "vram": ["vram --model qwen3.8-flash-next --hardware rtx-5070"],
+    "why": [
+        (
+            "why <folder>/small.parquet --hardware rtx-5070 --slots-per-layer 16 --miss fetch "
+            "--prefetch previous-token --passes 12"
+        )
+    ],
     "window": ["window <folder>/small.parquet --slots 200 --horizon 1 --link rtx-5070"],
 }
 """Commands that print each table of the program."""

@@ -14,7 +14,7 @@ import pytest
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.runs.simulate import simulate
-from expert_residency.sim.timed.timeline import FILLING, TRACKS, Timeline
+from expert_residency.sim.timed.timeline import BYTES, FILLING, HITS, QUEUE, TRACKS, Timeline
 from expert_residency.traces.bundled import load
 
 
@@ -115,3 +115,48 @@ def test_a_run_that_fails_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), Timeline(tmp_path / "t.json", geometry, "x"):
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_requests_tokens_and_passes_have_tracks_that_cover_the_run(tmp_path: Path) -> None:
+    trace = load("tinymoe-prose")
+    import numpy as np
+
+    start = int(np.flatnonzero(np.diff(trace.pass_request))[0]) + 1
+    number = np.arange(trace.n_passes)
+    trace = trace.select_passes((number < 5) | ((number >= start) & (number < start + 5)))
+    path = tmp_path / "t.json"
+    spec = RunSpec(("rtx-5070",), Capacity(int(0.3 * trace.geometry.all_expert_bytes)), miss="fetch")
+    result = simulate(trace, spec, timeline=path)
+    events = json.loads(path.read_text())["traceEvents"]
+    names = tracks(events)
+    slices = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            slices[names[event["tid"]]].append(event)
+    assert [round(one["dur"] * 1000) for one in slices["passes"]] == result.pass_ns.tolist()
+    assert [one["name"] for one in slices["requests"]] == ["request 0", "request 1"]
+    assert sum(round(one["dur"] * 1000) for one in slices["requests"]) == result.total_ns
+    assert slices["tokens"][-1]["name"] == f"token {int(trace.pass_emits.sum()) - 1}"
+    assert {one["args"]["request"] for one in slices["passes"]} == {0, 1}
+
+
+def test_slices_name_experts_and_counters_follow_hits_and_queues(tmp_path: Path) -> None:
+    events = run(tmp_path / "t.json", hardware=("rtx-5070",), miss="fetch", prefetch="previous-token")
+    computed = [e for e in events if e["ph"] == "X" and e["name"].startswith("experts L")]
+    assert computed
+    assert all(e["args"]["experts"] for e in computed)
+    counted = defaultdict(list)
+    for event in events:
+        if event["ph"] == "C":
+            counted[event["name"]].append(event["args"])
+    trace = short()
+    assert len(counted[HITS]) == trace.n_events
+    assert sum(sum(one.values()) for one in counted[HITS]) == trace.n_lookups
+    queue, nbytes = counted[QUEUE.format("H2D card 0")], counted[BYTES.format("H2D card 0")]
+    assert max(one["demand"] for one in queue) > 1
+    assert max(one["prefetch"] for one in queue) > 0
+    assert len(queue) == len(nbytes)
+    assert all(
+        one["bytes"] == sum(count.values()) * trace.geometry.expert_bytes[0]
+        for one, count in zip(nbytes, queue, strict=True)
+    )

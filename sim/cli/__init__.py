@@ -75,6 +75,7 @@ def _register() -> None:
         tune,
         validate,
         vram,
+        why,
         window,
     )
 

@@ -35,7 +35,8 @@ from expert_residency.sim.timed.host import HostPlan, plan_host
 from expert_residency.sim.timed.machine import Machine
 from expert_residency.sim.timed.page_cache import PageCache
 from expert_residency.sim.timed.result import RunResult
-from expert_residency.sim.timed.timeline import Timeline
+from expert_residency.sim.timed.timeline import Timeline, passes_of
+from expert_residency.sim.timed.watch import Watch
 from expert_residency.text import check_known, hash_of
 from expert_residency.traces import ModelGeometry, RoutingTrace
 
@@ -178,6 +179,7 @@ def simulate(
     preset: EnginePreset | None = None,
     page_cache: PageCache | None = None,
     timeline: str | Path | None = None,
+    watch: Watch | None = None,
     progress: Callable[[int], None] | None = None,
     simulator: str = "auto",
     runs: int = 1,
@@ -195,6 +197,8 @@ def simulate(
         The machine's page cache, shared with other runs; with `start` `carry` this one goes on from its state.
     timeline
         File for a Chrome trace of the run.
+    watch
+        Told what happens, by the reference engine, instead of a timeline.
     progress
         Called with the number of passes done.
     simulator
@@ -214,7 +218,7 @@ def simulate(
     profiles = tuple(profiles or (load_profile(name) for name in spec.hardware))
     spec = spec.settled(trace.geometry, profiles)
     if parts := apart(trace, cold):
-        if timeline is not None or page_cache is not None:
+        if timeline is not None or watch is not None or page_cache is not None:
             raise SimError("cold = request makes a run of each request: it goes with no timeline and no variants")
         found = one_by_one(
             parts,
@@ -231,18 +235,18 @@ def simulate(
     def prepared(simulator: str) -> Prepared:
         return prepare(
             trace, spec, profiles=profiles, preset=preset, page_cache=page_cache, simulator=simulator,
-            runs=runs, timeline=timeline is not None,
+            runs=runs, timeline=timeline is not None or watch is not None,
         )  # fmt: skip
 
     ready = prepared(simulator)
     engine: SimPyEngine | TimedKernel
     try:
-        engine = _ran(trace, spec, ready, timeline, progress)
+        engine = _ran(trace, spec, ready, timeline or watch, progress)
     except CompileError:
         if simulator == "kernel":
             raise
         ready = prepared("reference")
-        engine = _ran(trace, spec, ready, timeline, progress)
+        engine = _ran(trace, spec, ready, timeline or watch, progress)
     sizes, host_plan = ready.cache.pool.size_of, ready.host_plan
     made = manifest(trace, spec, ready.profiles, ready.preset) | {"start": ready.start}
     result = engine.result(made, sum(sizes[key] for key in ready.placed))
@@ -256,7 +260,7 @@ def simulate(
 
 
 def _ran(
-    trace: RoutingTrace, spec: RunSpec, ready: Prepared, timeline: str | Path | None,
+    trace: RoutingTrace, spec: RunSpec, ready: Prepared, watch: str | Path | Watch | None,
     progress: Callable[[int], None] | None,
 ) -> SimPyEngine | TimedKernel:  # fmt: skip
     """The engine after the run."""
@@ -271,12 +275,12 @@ def _ran(
 
         engine = TimedKernel(*common, ready.recorder, progress, context=context)
         engine.run()
-    elif timeline is None:
-        engine = SimPyEngine(*common, None, progress, context=context)
+    elif watch is None or isinstance(watch, Watch):
+        engine = SimPyEngine(*common, watch, progress, context=context)
         engine.run()
     else:
         title = f"{trace.geometry.label} on {machine.label}, {spec.eviction}, {spec.prefetch}, {ready.miss}"
-        with Timeline(timeline, trace.geometry, title) as writer:
+        with Timeline(watch, trace.geometry, title, passes=passes_of(trace)) as writer:
             engine = SimPyEngine(*common, writer, progress, context=context)
             engine.run()
     return engine

@@ -147,6 +147,30 @@ class CopyEngine:
         self._awaited = False
         """Whether somebody waits for the prefetch in service."""
         self.observer: Callable[[str, Batch, int, int], None] | None = None
+        self.changed: Callable[[CopyEngine], None] | None = None
+        """Called when copies come, go or change their class."""
+
+    def before(self) -> tuple[list[int], int]:
+        """Copies of each class that are queued or in service, and their bytes."""
+        counts, nbytes = [0, 0, 0], 0
+        for batch in (*((self.current,) if self.current else ()), *(b for queue in self.queues for b in queue)):
+            counts[batch.priority] += len(batch.keys) - batch.landed
+            nbytes += sum(batch.nbytes[batch.landed :])
+        return counts, nbytes
+
+    def ahead_of(self, batch: Batch) -> list[tuple[int, int]]:
+        """(class, key) of the copy in service and of those that go before a batch, in order."""
+        found: list[tuple[int, int]] = []
+        if batch is self.current:
+            return found
+        if self.current is not None:
+            found.append((self.current.priority, self.current.keys[self.current.landed]))
+        for queue in self.queues:
+            for other in queue:
+                if other is batch:
+                    return found
+                found += [(other.priority, key) for key in other.keys[other.landed :]]
+        return found[:1]  # it is not queued yet: its bytes are being read
 
     def submit(self, batch: Batch) -> None:
         """Queue a batch; it starts at once if the engine is idle."""
@@ -161,6 +185,7 @@ class CopyEngine:
             following = self._next()
             if following is not None:
                 self._begin(following, self.set_up_ns + following.host_ns)
+        self._tell()
 
     def promote(self, batch: Batch, priority: int) -> None:
         """Move a batch that is not in service to the end of a more urgent class."""
@@ -178,6 +203,7 @@ class CopyEngine:
         batch.priority = priority
         if queued:
             self._enqueue(batch)
+            self._tell()
 
     def cancel(self, batch: Batch) -> bool:
         """Drop a batch of which nothing has begun; False if something has."""
@@ -199,6 +225,11 @@ class CopyEngine:
         batch.state = CANCELLED
         batch.begun_bytes = batch.so_far()
         batch.on_landed(batch, -1)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.changed is not None:
+            self.changed(self)
 
     def _enqueue(self, batch: Batch) -> None:
         self.queues[DEMAND if self.in_order else batch.priority].append(batch)
@@ -224,6 +255,7 @@ class CopyEngine:
         self.nbytes[batch.priority] += batch.nbytes[at]
         if self.observer is not None:
             self.observer(self.name, batch, batch.began, now)
+        self._tell()
         if self._blocked_since >= 0:
             if not self._awaited:
                 self.blocked_ns += now - self._blocked_since

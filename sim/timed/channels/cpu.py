@@ -15,12 +15,20 @@ class Segment:
     """Part of an event's work: bytes of one source; `fault` asks for those that are read only when needed.
 
     `fixed_ns` is paid once before; then the pool reads at `mb_per_s`, less than the rate of the source if
-    arithmetic takes longer than reading.
+    arithmetic takes longer than reading. `keys` are its experts.
     """
 
-    __slots__ = ("fault", "fixed_ns", "label", "mb_per_s", "nbytes", "ready", "solo_ns")
+    __slots__ = ("fault", "fixed_ns", "keys", "label", "mb_per_s", "nbytes", "ready", "solo_ns")
 
-    def __init__(self, nbytes: int, solo_ns: int, mb_per_s: int, ready: bool = True, label: str = "") -> None:
+    def __init__(
+        self,
+        nbytes: int,
+        solo_ns: int,
+        mb_per_s: int,
+        ready: bool = True,
+        label: str = "",
+        keys: Sequence[int] = (),
+    ) -> None:
         self.fault: Callable[[], object] | None = None
         self.fixed_ns = 0
         self.nbytes = nbytes
@@ -28,6 +36,7 @@ class Segment:
         self.mb_per_s = mb_per_s
         self.ready = ready
         self.label = label
+        self.keys = keys
 
 
 class CpuPool:

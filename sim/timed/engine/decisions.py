@@ -31,11 +31,18 @@ Wait = tuple[Batch, int, int, list[int]]
 class EventPlan:
     """What becomes of the members of one event."""
 
-    __slots__ = ("cpu", "deferred", "deferred_rows", "fills", "hit_bytes", "hit_rows", "sends", "waits")
+    __slots__ = (
+        "admitted", "cpu", "deferred", "deferred_rows", "fills", "hit_bytes", "hit_keys", "hit_rows", "sends",
+        "waits",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.hit_bytes = 0
         self.hit_rows = 0
+        self.hit_keys: list[int] = []
+        """Those that are ready on the card."""
+        self.admitted: list[int] = []
+        """Positions of misses that may take a slot."""
         self.waits: list[Wait] = []
         """Copies that the card waits for."""
         self.cpu: list[tuple[int, int, int]] = []
@@ -107,6 +114,7 @@ class Decisions:
                 hit_bytes += sizes[key]
                 hit_rows += rows_of[i]
                 hit_count += 1
+                plan.hit_keys.append(key)
             else:
                 tier = self._under_way(key, rows_of[i], card, plan)
                 distinct[tier] += 1
@@ -117,6 +125,7 @@ class Decisions:
         admitted = self.cache.learn(event)
         if phase == PREFILL and not self.preset.prefill_admits:
             admitted = []
+        plan.admitted = admitted
         if missing and self.prefetcher.frames:
             missing, admitted = self._staged(event, card, missing, admitted, plan, distinct, routed)
         if slots.stats.issued:
@@ -161,6 +170,7 @@ class Decisions:
             if batch.state == DONE:
                 plan.hit_bytes += slots.sizes[key]
                 plan.hit_rows += rows
+                plan.hit_keys.append(key)
                 tier = T_VRAM
             elif waits:
                 self.transfers.h2d[card].promote(batch, DEMAND)
@@ -250,12 +260,13 @@ class Decisions:
         """Work of the CPU pool: what is in memory, by source, then what comes from the disk, one by one."""
         costs, sizes = self.costs, self.slots.sizes
         totals = [[0, 0, 0] for _ in SOURCES]
+        members: list[list[int]] = [[] for _ in SOURCES]
         late: list[Segment] = []
         for key, source, rows in plan.cpu:
             if source == DISK:
                 ns, size = costs.cpu(PAGE_CACHE, layer, rows), sizes[key]
                 rate = own_rate(size, ns, costs.cpu_ns[PAGE_CACHE][layer], costs.cpu_mb_per_s[PAGE_CACHE])
-                segment = Segment(size, ns, rate, False, "experts from disk")
+                segment = Segment(size, ns, rate, False, "experts from disk", [key])
                 read = partial(self.transfers.read, key, partial(self.transfers.cpu.arrived, segment), DEMAND)
                 if self.transfers.host.plan.access == "direct":
                     read()
@@ -263,13 +274,14 @@ class Decisions:
                     segment.fault = read
                 late.append(segment)
             else:
+                members[source].append(key)
                 totals[source][0] += sizes[key]
                 totals[source][1] += costs.cpu(source, layer, rows)
                 totals[source][2] += costs.cpu_ns[source][layer]
         segments = [
             Segment(
                 nbytes, ns, own_rate(nbytes, ns, read_ns, costs.cpu_mb_per_s[source]), True,
-                f"experts {SOURCES[source]}",
+                f"experts {SOURCES[source]}", members[source],
             )
             for source, (nbytes, ns, read_ns) in enumerate(totals)
             if nbytes

@@ -14,6 +14,7 @@ from expert_residency.sim.residency.pool import CachePool
 from expert_residency.sim.timed.channels import Batch
 from expert_residency.sim.timed.channels.copy_engine import QUEUED
 from expert_residency.sim.timed.result import PrefetchStats
+from expert_residency.sim.timed.watch import AHEAD, MISS, SWAP, Watch
 
 
 class Slots:
@@ -47,8 +48,9 @@ class Slots:
         """Slots whose copy is under way."""
         self.observer: Callable[[int], None] | None = None
         """Told `filling` whenever it changes."""
+        self.watch: Watch | None = None
 
-    def admit(self, key: int, number: int, *, forced: bool = True) -> tuple[bool, bool]:
+    def admit(self, key: int, number: int, *, forced: bool = True, why: str = MISS) -> tuple[bool, bool]:
         """Give `key` a slot for event `number`.
 
         Parameters
@@ -59,6 +61,8 @@ class Slots:
             Running number of the event.
         forced
             Whether members of the event may leave when nothing else is left.
+        why
+            What it comes for, to be told.
 
         Returns
         -------
@@ -71,7 +75,7 @@ class Slots:
         for victim in cache.evicted:
             if cache.guard[victim] >= number:
                 deferred = True
-            self._left(victim)
+            self._left(victim, key, why)
         if admitted:
             self.ready[key] = 1  # a demand: landed before the event is over
             self.displaced[key] = 0
@@ -80,7 +84,7 @@ class Slots:
 
     def admit_ahead(self, key: int, number: int) -> bool:
         """Give a prefetched `key` a slot, without touching whoever is protected at event `number`."""
-        admitted, _ = self.admit(key, number, forced=False)
+        admitted, _ = self.admit(key, number, forced=False, why=AHEAD)
         for victim in self.cache.evicted:
             self.displaced[victim] = 1
         return admitted
@@ -89,7 +93,7 @@ class Slots:
         """A periodic policy's exchange."""
         self.cache.swap(newcomer, victim)
         if victim >= 0:
-            self._left(victim)
+            self._left(victim, newcomer, SWAP)
         self.admitted_bytes += self.sizes[newcomer]
 
     def under_way(self, key: int, batch: Batch) -> None:
@@ -129,6 +133,8 @@ class Slots:
         self.unused[key] = 0
         self.cache.guard[key] = -1
         self.cache.drop(key)
+        if self.watch is not None:
+            self.watch.dropped(key)
 
     def prefetched(self, key: int, batch: Batch) -> None:
         """A prefetch was asked for and queued."""
@@ -167,8 +173,10 @@ class Slots:
         if self.observer is not None:
             self.observer(self.filling)
 
-    def _left(self, victim: int) -> None:
+    def _left(self, victim: int, newcomer: int, why: str) -> None:
         self.ready[victim] = 0
+        if self.watch is not None:
+            self.watch.left(victim, newcomer, why)
         if self.unused[victim]:
             self._waste(victim)
 

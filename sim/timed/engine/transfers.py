@@ -23,7 +23,7 @@ from expert_residency.sim.timed.machine import Machine
 from expert_residency.sim.timed.page_cache import PageCache
 from expert_residency.sim.timed.result import PrefetchStats
 from expert_residency.sim.timed.rules import common_ns, copy_ns, disk_part_ns, move_ns
-from expert_residency.sim.timed.timeline import Timeline
+from expert_residency.sim.timed.watch import Watch
 
 DRAM_SERVER, DISK_SERVER = 0, 1
 
@@ -70,8 +70,8 @@ class Transfers:
         Where experts lie on the host.
     is_stale
         Whether a queued prefetch with this deadline may be dropped.
-    timeline
-        Receives a slice for every transfer, or None.
+    watch
+        Told of every transfer and queue, or None.
     stats
         Accounts of prefetching.
     in_order
@@ -91,7 +91,7 @@ class Transfers:
         host_plan: HostPlan,
         page_cache: PageCache | None,
         is_stale: Callable[[int], bool],
-        timeline: Timeline | None,
+        watch: Watch | None,
         stats: PrefetchStats,
         in_order: bool = False,
         link_reads: bool = False,
@@ -124,10 +124,12 @@ class Transfers:
         self.h2d_rate = [(card.link.h2d_mb_per_s, card.link.h2d_pageable_mb_per_s) for card in machine.cards]
         self.d2h_rate = [card.link.d2h_mb_per_s for card in machine.cards]
         self.submit_ns = [card.link.submit_ns for card in machine.cards]
-        if timeline is not None:
+        if watch is not None:
             channels: tuple[CopyEngine | CpuPool | Disk, ...] = (*self.h2d, *self.d2h, self.cpu, self.disk)
             for channel in channels:
-                channel.observer = timeline.transfer
+                channel.observer = watch.transfer
+            for link in self.h2d:
+                link.changed = lambda link: watch.queue(link.name, env.now, *link.before())
 
     def fetch(
         self,

@@ -13,7 +13,7 @@ What becomes of an event's members is decided in `sim.timed.engine.decisions`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +33,7 @@ from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.residency.future import recorded_predictions
 from expert_residency.sim.residency.pool import CachePool
 from expert_residency.sim.timed.attention import NO_DEPTH, Context, attention_ns
-from expert_residency.sim.timed.channels import CopyEngine, Disk
+from expert_residency.sim.timed.channels import Batch, CopyEngine, Disk
 from expert_residency.sim.timed.channels.cpu import Segment
 from expert_residency.sim.timed.costs import Costs
 from expert_residency.sim.timed.engine.decisions import Decisions, EventPlan, Wait
@@ -59,7 +59,7 @@ from expert_residency.sim.timed.result import (
     PrefetchStats,
     RunResult,
 )
-from expert_residency.sim.timed.timeline import Timeline
+from expert_residency.sim.timed.watch import Watch
 from expert_residency.traces import Phase, RoutingTrace
 
 PREFILL, VERIFY = int(Phase.PREFILL), int(Phase.VERIFY)
@@ -97,8 +97,8 @@ class SimPyEngine:
         Miss mode: `cpu`, `fetch`, `hybrid` or `stream`.
     host_plan, page_cache
         Where experts lie on the host; the page cache is changed by the run.
-    timeline
-        Receives slices, or None.
+    watch
+        Told what happens, or None.
     context
         What requests attend over.
     progress
@@ -115,7 +115,7 @@ class SimPyEngine:
         miss: str,
         host_plan: HostPlan,
         page_cache: PageCache | None,
-        timeline: Timeline | None = None,
+        watch: Watch | None = None,
         progress: Callable[[int], None] | None = None,
         *,
         context: Context = NO_DEPTH,
@@ -127,7 +127,7 @@ class SimPyEngine:
         self.cache = cache
         self.policies = policies
         self.miss = miss
-        self.timeline = timeline
+        self.watch = watch
         self.progress = progress
         self.env: Any = simpy.Environment()
         """Its time is integer ns throughout."""
@@ -135,11 +135,12 @@ class SimPyEngine:
         self._attention_ns = attention_ns(trace, machine, context).tolist()
         self.stats = PrefetchStats(pages=policies.insertion.rule == "pages")
         self.slots = Slots(cache, self.stats, self._settled)
-        if timeline is not None:
-            self.slots.observer = lambda slots: timeline.filling(self.env.now, slots)
+        if watch is not None:
+            self.slots.watch = watch
+            self.slots.observer = lambda slots: watch.filling(self.env.now, slots)
         card_of = [card for card in machine.layer_card for _ in range(geometry.experts)]
         self.transfers = Transfers(
-            self.env, machine, list(cache.pool.size_of), card_of, host_plan, page_cache, self._is_stale, timeline,
+            self.env, machine, list(cache.pool.size_of), card_of, host_plan, page_cache, self._is_stale, watch,
             self.stats, in_order=preset.copy_order == "asked", link_reads=preset.reads == "link",
             copy_ns=preset.copy_ns,
         )  # fmt: skip
@@ -231,6 +232,8 @@ class SimPyEngine:
             drafted = event_rows[events[number]] - 1 if phase == VERIFY else None
             yield from self._end_of_pass(number, drafted)
             self.pass_ns.append(self.env.now - began)
+            if self.watch is not None:
+                self.watch.pass_done(number, began, self.env.now)
             self.pass_causes.append(self._causes)
             if self.progress is not None:
                 self.progress(number + 1)
@@ -244,10 +247,10 @@ class SimPyEngine:
             self._adapt(number)
         if preset.pass_ns:
             yield env.timeout(preset.pass_ns)
-            self._causes[OVERHEAD] += preset.pass_ns
+            self._spent(OVERHEAD, preset.pass_ns)
         if preset.draft_ns and drafted is not None:
             yield env.timeout(drafted * preset.draft_ns)
-            self._causes[DRAFT] += drafted * preset.draft_ns
+            self._spent(DRAFT, drafted * preset.draft_ns)
         if self.exchange.busy:
             yield from self._wait_for_exchange()
 
@@ -256,14 +259,20 @@ class SimPyEngine:
         began = self.env.now
         while self.exchange.busy:
             yield self.transfers.net.wake
-        self._causes[ADAPT_WAIT] += self.env.now - began
+        self._spent(ADAPT_WAIT, self.env.now - began)
+
+    def _spent(self, cause: int, ns: int, keys: Sequence[int] = ()) -> None:
+        """Book time of the pass under its cause; `keys`: for whom it was."""
+        self._causes[cause] += ns
+        if self.watch is not None:
+            self.watch.spent(cause, ns, keys)
 
     def _spend(self, ns: int, cause: int, label: str) -> Steps:
         """Compute on the current card."""
         yield self.env.timeout(ns)
-        self._causes[cause] += ns
-        if self.timeline is not None:
-            self.timeline.slice(f"GPU {self._card}", label, self.env.now - ns, self.env.now)
+        self._spent(cause, ns)
+        if self.watch is not None:
+            self.watch.slice(f"GPU {self._card}", label, self.env.now - ns, self.env.now)
 
     # ---- one event -----------------------------------------------------------------------------
 
@@ -283,6 +292,8 @@ class SimPyEngine:
         hits = self.cache.lookup(number, keys)
         event = Event(number, pass_index, layer, offset, keys, rows, hits, phase, request)
         plan = self.decisions.decide(event, card, phase)
+        if self.watch is not None:
+            self.watch.decided(event, plan.hit_keys, plan.admitted, self.env.now)
 
         yield from self._send_demands(event, plan)
         host_free = self.env.now
@@ -294,14 +305,14 @@ class SimPyEngine:
             yield from self._join_pool(cpu_work)
         if self.preset.combine_ns:
             yield self.env.timeout(self.preset.combine_ns)
-            self._causes[SYNC] += self.preset.combine_ns
+            self._spent(SYNC, self.preset.combine_ns)
         yield from self._send_fills(event, plan, -1 if cpu_work else host_free)
 
     def _hand_over(self, card: int, n_rows: int) -> Steps:
         """The rows go on to the next card."""
         ns = self.costs.handoff(card, n_rows)
         yield self.env.timeout(ns)
-        self._causes[HANDOFF] += ns
+        self._spent(HANDOFF, ns)
         self._card = card
 
     def _dense_part(self, card: int, layer: int, pass_index: int, n_rows: int, phase: int) -> Steps:
@@ -314,14 +325,12 @@ class SimPyEngine:
         if self.transfers.h2d[card].current is not None:
             sync += self.preset.beside_ns
         yield env.timeout(dense + sync)
-        self._causes[DENSE] += dense
-        self._causes[SYNC] += sync
-        if self.timeline is not None:
+        self._spent(DENSE, dense)
+        self._spent(SYNC, sync)
+        if self.watch is not None:
             start = env.now - dense - sync
-            self.timeline.slice(
-                f"GPU {card}", f"dense L{self.trace.geometry.layer_ids[layer]}", start, start + dense
-            )
-            self.timeline.slice("host plan", "router, plan", start + dense, env.now)
+            self.watch.slice(f"GPU {card}", f"dense L{self.trace.geometry.layer_ids[layer]}", start, start + dense)
+            self.watch.slice("host plan", "router, plan", start + dense, env.now)
 
     def _send_demands(self, event: Event, plan: EventPlan) -> Steps:
         """Host time for copies of the event's misses, and for those that are predicted from the router's ids."""
@@ -338,7 +347,7 @@ class SimPyEngine:
     def _compute(self, card: int, layer: int, plan: EventPlan) -> Steps:
         """The card computes residents, then what lands, in waves."""
         if plan.hit_bytes:
-            yield self.env.timeout(self._group_ns(card, layer, plan.hit_bytes, plan.hit_rows))
+            yield self.env.timeout(self._group_ns(card, layer, plan.hit_bytes, plan.hit_rows, plan.hit_keys))
         if plan.waits:
             yield from self._land(card, layer, plan.waits)
         if plan.deferred:
@@ -352,8 +361,9 @@ class SimPyEngine:
             pool.run(cpu_work)
         if not pool.idle:
             disk_ns, cpu_ns = yield from self.transfers.wait_cpu()
-            self._causes[DISK_WAIT] += disk_ns
-            self._causes[CPU_WAIT] += cpu_ns
+            keys = [key for segment in cpu_work for key in segment.keys]
+            self._spent(DISK_WAIT, disk_ns, keys)
+            self._spent(CPU_WAIT, cpu_ns, keys)
 
     def _send_fills(self, event: Event, plan: EventPlan, host_free: int) -> Steps:
         """Copies into slots, and those that are predicted from the whole event, with the host time for both.
@@ -379,46 +389,59 @@ class SimPyEngine:
     def _send(self, ns: int) -> Steps:
         """Time of the host for sending copies."""
         yield self.env.timeout(ns)
-        self._causes[SYNC] += ns
-        if self.timeline is not None:
-            self.timeline.slice("host plan", "send copies", self.env.now - ns, self.env.now)
+        self._spent(SYNC, ns)
+        if self.watch is not None:
+            self.watch.slice("host plan", "send copies", self.env.now - ns, self.env.now)
 
-    def _group_ns(self, card: int, layer: int, nbytes: int, rows: int) -> int:
+    def _group_ns(self, card: int, layer: int, nbytes: int, rows: int, keys: Sequence[int]) -> int:
         """Book one group of experts that the card computes from now on; returns its time."""
         ns = self.costs.experts(card, nbytes, rows)
         self.gpu_bytes += nbytes
-        self._causes[EXPERTS] += ns
-        if self.timeline is not None:
+        self._spent(EXPERTS, ns, keys)
+        if self.watch is not None:
             layer_id = self.trace.geometry.layer_ids[layer]
-            self.timeline.slice(f"GPU {card}", f"experts L{layer_id}", self.env.now, self.env.now + ns)
+            experts = [key % self.trace.geometry.experts for key in keys]
+            self.watch.slice(
+                f"GPU {card}",
+                f"experts L{layer_id}",
+                self.env.now,
+                self.env.now + ns,
+                experts=experts,
+                bytes=nbytes,
+            )
         return ns
 
     def _land(self, card: int, layer: int, waits: list[Wait]) -> Steps:
         """Compute experts as they land: of each batch in turn, all that have landed since as one group."""
-        causes, wait = self._causes, self.transfers.wait
         if self.preset.copy_unit == "layer":
             for batch, _, end, _ in waits:
-                disk_ns, pcie_ns = yield from wait(batch, end - 1)
-                causes[DISK_WAIT] += disk_ns
-                causes[PCIE_WAIT] += pcie_ns
+                yield from self._wait(card, batch, end - 1)
             nbytes = sum(sum(batch.nbytes[at:end]) for batch, at, end, _ in waits)
-            yield self.env.timeout(self._group_ns(card, layer, nbytes, sum(sum(rows) for *_, rows in waits)))
+            keys = [key for batch, at, end, _ in waits for key in batch.keys[at:end]]
+            rows_of_all = sum(sum(rows) for *_, rows in waits)
+            yield self.env.timeout(self._group_ns(card, layer, nbytes, rows_of_all, keys))
             return
         env = self.env
         for batch, first, end, rows in waits:
             at = first
             while at < end:
                 if batch.landed <= at:
-                    disk_ns, pcie_ns = yield from wait(batch, at)
-                    causes[DISK_WAIT] += disk_ns
-                    causes[PCIE_WAIT] += pcie_ns
+                    yield from self._wait(card, batch, at)
                 upto = min(end, batch.landed)
                 if upto == at + 1:
                     nbytes, wanting = batch.nbytes[at], rows[at - first]
                 else:
                     nbytes, wanting = sum(batch.nbytes[at:upto]), sum(rows[at - first : upto - first])
-                yield env.timeout(self._group_ns(card, layer, nbytes, wanting))
+                yield env.timeout(self._group_ns(card, layer, nbytes, wanting, batch.keys[at:upto]))
                 at = upto
+
+    def _wait(self, card: int, batch: Batch, at: int) -> Steps:
+        """Wait until copy `at` of a batch has landed."""
+        if self.watch is not None:
+            self.watch.waits_for(batch.keys[at], self.transfers.h2d[card].ahead_of(batch))
+        disk_ns, pcie_ns = yield from self.transfers.wait(batch, at)
+        self._spent(DISK_WAIT, disk_ns, batch.keys[at : at + 1])
+        self._spent(PCIE_WAIT, pcie_ns, batch.keys[at : at + 1])
 
     # ---- prefetches and swaps ------------------------------------------------------------------
 
@@ -427,9 +450,9 @@ class SimPyEngine:
         ns = self.policies.predict_ns
         if ns:
             yield self.env.timeout(ns)
-            self._causes[SYNC] += ns
-            if self.timeline is not None:
-                self.timeline.slice("host plan", "predict", self.env.now - ns, self.env.now)
+            self._spent(SYNC, ns)
+            if self.watch is not None:
+                self.watch.slice("host plan", "predict", self.env.now - ns, self.env.now)
         self.prefetcher.propose(event, tick)
 
     def _adapt(self, pass_index: int) -> None:
