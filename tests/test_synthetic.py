@@ -31,6 +31,37 @@ def rows_of(trace):
     return trace.row_experts.reshape(-1, k)
 
 
+def two_texts():
+    """Two requests on 2 layers x 8 experts, top-2: the first wants experts 0 and 1 thrice, then 2 and 3."""
+    builder = TraceBuilder(shape_only(experts=8, top_k=2, layers=2))
+    for request, rows in enumerate(([(0, 1)] * 3 + [(2, 3)], [(4, 5), (2, 3), (2, 3), (0, 1)])):
+        for row in rows:
+            builder.begin_pass(Phase.DECODE, request=request)
+            for layer in (0, 1):
+                builder.row(layer, list(row))
+    return builder.build()
+
+
+def test_what_other_texts_say_of_a_text():
+    found = measure(two_texts(), ["all_texts@4", "other_texts@4", "other_text@4", "arrival@4", "other_texts@16"])
+    assert found["all_texts@4"] == pytest.approx((3 / 4 + 1 / 4) / 2)  # 0 and 1: four of eight look-ups, then 2, 3
+    assert found["other_texts@4"] == found["other_text@4"] == pytest.approx((1 / 4 + 1 / 4) / 2)
+    assert found["arrival@4"] == pytest.approx((0 + 1 / 4) / 2)  # 4 and 5 arrive first, 0 and 1 in the other one
+    assert found["other_texts@16"] == 1.0
+    with pytest.raises(TraceError, match="two requests"):
+        measure(two_texts().select_passes(np.arange(8) < 4), ["other_texts@4"])
+
+
+def test_generated_texts_share_what_recorded_ones_share():
+    file = load_style_file("qwen3.8-flash-next")
+    asked = {t.statistic: t for t in file.targets if t.workload == "texts" and t.fitted}
+    assert set(asked) == {"all_texts@4105", "other_texts@4105", "other_text@4105", "arrival@4105"}
+    assert all(abs(t.got - t.asked) < 0.05 for t in asked.values())
+    quarter = shape_only(experts=512, top_k=10, layers=12)  # a quarter of the layers and of the slots
+    trace = generate(quarter, file.style, tokens=60, requests=12, seed=5, weights=False)
+    assert measure(trace, ["other_texts@1026"])["other_texts@1026"] > 0.5
+
+
 # ---- rows --------------------------------------------------------------------------------------------------
 
 

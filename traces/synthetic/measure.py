@@ -14,6 +14,10 @@ pooled_entropy         the same two over all requests of the trace together
 pooled_top_share@n
 event_size             distinct experts of one event
 static@n               share of distinct look-ups on the n experts of the layer that all requests want most
+all_texts@n            share of look-ups on the n (layer, expert) pairs that all requests together want most
+other_texts@n          the same, pairs chosen for each request by what all *other* requests want
+other_text@n           the same, chosen by the one request before it (the last one, for the first)
+arrival@n              the same, the first n pairs to arrive in the requests before it
 lru@n                  hit rate over distinct look-ups of an LRU with n slots a layer, empty at each request
 lru_carried@n          the same, kept from one request to the next, empty at the first
 =====================  ==================================================================================
@@ -88,6 +92,8 @@ def measure(
         elif statistic == "event_size":
             sizes = np.diff(trace.event_offsets)
             out[name] = float(sizes[_generation(trace) & np.isin(trace.event_layer, layers)].mean())
+        elif statistic in _OF_PAIRS:
+            out[name] = _OF_PAIRS[statistic](usage, n)
         elif statistic == "static":
             out[name] = float(np.mean([_static_share(trace, index, n) for index in layers]))
         else:
@@ -219,6 +225,67 @@ def _top_share(block: BoolArray, n: int) -> float:
     return float(counts[:n].sum() / counts.sum())
 
 
+def _pairs(usage: list[list[BoolArray]]) -> npt.NDArray[np.int64]:
+    """(requests, layers x experts) look-ups of each pair."""
+    return np.stack([
+        np.concatenate([per_layer[request].sum(axis=0) for per_layer in usage])
+        for request in range(len(usage[0]))
+    ])  # fmt: skip
+
+
+def _on_chosen(
+    usage: list[list[BoolArray]], n: int, chosen: Callable[[npt.NDArray[np.int64], int], npt.NDArray[np.int64]]
+) -> float:
+    """Mean over requests of the share of look-ups on the n pairs that score highest in `chosen`."""
+    counts = _pairs(usage)
+    shares = []
+    for request, own in enumerate(counts):
+        best = np.argsort(-chosen(counts, request), kind="stable")[:n]
+        shares.append(own[best].sum() / own.sum())
+    return float(np.mean(shares))
+
+
+def _all_texts(usage: list[list[BoolArray]], n: int) -> float:
+    return _on_chosen(usage, n, lambda counts, _: counts.sum(axis=0))
+
+
+def _other_texts(usage: list[list[BoolArray]], n: int) -> float:
+    _several(usage)
+    return _on_chosen(usage, n, lambda counts, request: counts.sum(axis=0) - counts[request])
+
+
+def _other_text(usage: list[list[BoolArray]], n: int) -> float:
+    _several(usage)
+    return _on_chosen(usage, n, lambda counts, request: counts[request - 1])
+
+
+def _several(usage: list[list[BoolArray]]) -> None:
+    if len(usage[0]) < 2:
+        raise TraceError("what other texts want needs two requests or more")
+
+
+def _arrival(usage: list[list[BoolArray]], n: int) -> float:
+    """Pairs of a request arrive by row, then layer, then number; with few of them all requests before it count."""
+    _several(usage)
+    requests = len(usage[0])
+    rows = [
+        np.stack([per_layer[request] for per_layer in usage], axis=1).reshape(len(usage[0][request]), -1)
+        for request in range(requests)
+    ]
+
+    def order(_: npt.NDArray[np.int64], request: int) -> npt.NDArray[np.int64]:
+        before = np.concatenate([rows[(request - step) % requests] for step in range(1, requests)])
+        return np.where(before.any(axis=0), -before.argmax(axis=0), -len(before))
+
+    return _on_chosen(usage, n, order)
+
+
+_OF_PAIRS: dict[str, Callable[[list[list[BoolArray]], int], float]] = {
+    "all_texts": _all_texts,
+    "other_texts": _other_texts,
+    "other_text": _other_text,
+    "arrival": _arrival,
+}
 _STATISTICS: dict[str, tuple[bool, Callable[[BoolArray, int], float]]] = {
     "overlap": (False, _overlap),
     "reuse": (False, _reuse),
@@ -231,7 +298,8 @@ _STATISTICS: dict[str, tuple[bool, Callable[[BoolArray, int], float]]] = {
 }
 _LOOKS_BACK = {"overlap", "reuse"}
 _NEEDS_N = {"overlap", "reuse", "union", "top_share", "pooled_top_share", "static", "lru", "lru_carried"}
-_KNOWN = (*_STATISTICS, "event_size", "static", "lru", "lru_carried")
+_NEEDS_N |= set(_OF_PAIRS)
+_KNOWN = (*_STATISTICS, *_OF_PAIRS, "event_size", "static", "lru", "lru_carried")
 
 
 def _parse(name: str) -> tuple[str, int]:
