@@ -1,6 +1,7 @@
 """`residency advise`: the setting said to be best is, its numbers are those of runs, an engine is one file."""
 
 import json
+import math
 from contextlib import suppress
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.split.layers.by_rules import report
 from expert_residency.sim.split.rules import parse_rules
 from expert_residency.sim.studies.advise import Ask, LayerTask, TimedTask, advise
+from expert_residency.sim.studies.advise.cliffs import cliffs
 from expert_residency.sim.studies.advise.search import PLAIN, Searcher
 from expert_residency.sim.studies.advise.task import whole, with_workers
 from expert_residency.sim.studies.advise.workloads import Workload, after, workloads
@@ -303,3 +305,29 @@ def test_drafts_stop_below_the_floor():
     assert floors == sorted(floors, reverse=True)
     assert all(tokens <= rows for rows, tokens in floors)
     assert gated(1, 0.75, 0.5) == (1.0, 1.0)
+
+
+def test_cliffs_are_named_with_the_size_at_which_they_begin():
+    def found(engine, room, cards=("tesla-p40",), **more):
+        return {one.kind: one for one in cliffs(asked(engine, cards, **more), room)}
+
+    whole = asked("fetch-lru").traces[0].geometry
+    small = found("fetch-lru", 10 << 20)
+    assert small["vram"].at == 10 << 20
+    assert small["floor"].at == whole.lru_floor_bytes()
+    assert "are below it" in small["floor"].text
+    assert "are below it" not in found("fetch-lru", whole.lru_floor_bytes())["floor"].text
+    assert set(found("fetch-lru", whole.all_expert_bytes)) <= {"floor", "workers"}
+    assert "floor" not in found("strata", 10 << 20), "its residents are exchanged, not evicted"
+    short = asked("strata")
+    ram = short.profiles[0].ram
+    tiny = ram.model_copy(update={"total_gib": Quantity(value=5.0, kind="assumed", source="a test")})
+    short = replace(short, profiles=(short.profiles[0].model_copy(update={"ram": tiny}),))
+    said = {one.kind: one for one in cliffs(short, 0)}
+    assert ("memory" in said) == (whole.all_expert_bytes > tiny.total_bytes - tiny.os_reserve_bytes)
+    assert "workers" not in small, "nothing is computed by the processor"
+    limited = found("llama.cpp", None)
+    core = load_engine("llama.cpp").cpu_core_gb_per_s.value
+    profile = load_profile("tesla-p40")
+    rate = min(profile.cpu.expert_mb_per_s("pinned", "fp16"), profile.dram.shared_mb_per_s) / 1000
+    assert ("workers" in limited) == (math.ceil(rate / core) < profile.cpu.cores.count)

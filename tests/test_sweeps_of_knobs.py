@@ -47,13 +47,17 @@ def test_a_sweep_is_rows_that_differ_in_one_knob_and_nothing_else():
 
 
 def test_sweeps_of_the_shipped_rows():
-    """Four knobs of the RTX 4090 Laptop at two cache sizes, and caches of engines that have no preset."""
+    """Four knobs of the RTX 4090 Laptop at two cache sizes, shares of two more machines, caches."""
     found = find_sweeps()
-    assert len(found) == 15
+    assert len(found) == 18
     laptop = [sweep for sweep in found if "4090 Laptop" in sweep.machine]
     assert sorted({sweep.knob for sweep in laptop}) == ["PCIe share", "adaptive tier", "draft floor", "workers"]
-    assert all(isinstance(task_of(sweep), SweepTask) for sweep in laptop)
-    assert all(isinstance(task_of(sweep), str) for sweep in found if sweep not in laptop)
+    shares_of = [sweep for sweep in found if "P100" in sweep.machine or "A3000" in sweep.machine]
+    assert [sweep.knob for sweep in shares_of] == ["PCIe share"] * 3
+    assert all(isinstance(task_of(sweep), SweepTask) for sweep in (*laptop, *shares_of))
+    assert all(isinstance(task_of(sweep), str) for sweep in found if sweep not in (*laptop, *shares_of))
+    two = task_of(shares_of[0]).task
+    assert len(two.room) == len(two.ask.profiles) == 2
     rows = fitting_rows([task_of(sweep) for sweep in laptop])
     assert len(rows) == 6
     assert len(load_measured_runs()) > 400

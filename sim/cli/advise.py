@@ -80,6 +80,7 @@ def advise(
     from expert_residency.sim.choices.caveats import caveats, texts
     from expert_residency.sim.studies.advise import LayerTask, TimedTask
     from expert_residency.sim.studies.advise import advise as found_by
+    from expert_residency.sim.studies.advise.cliffs import cliffs
     from expert_residency.sim.validation.nearest import trust
 
     if fmt is not None and trace is None:
@@ -87,7 +88,9 @@ def advise(
     ask = _ask(run, gpu, count, cpu, ram, link, model, engine, context, kv_type, session, headroom, acceptance,
                trace, fmt, passes)  # fmt: skip
     layered = LayerTask(ask) if ask.preset.places == "layers" else None
-    task: Task = layered or TimedTask(ask)
+    timed = None if layered else TimedTask(ask)
+    task: Task = layered or timed or TimedTask(ask)
+    falls = cliffs(ask, sum(timed.room) if timed else None)
     quiet = str(json) == "-"
     advice = found_by(task, runs=draws, progress=None if quiet else lambda text: say(f"{text} ...", err=True))
     options = layered.lines(advice.found.best) if layered else []
@@ -97,10 +100,17 @@ def advise(
     known = texts(caveats(ask.traces[0], hardware=ask.profiles, context_counted=True))
     if json is not None:
         head = {"engine": ask.preset.name, "model": geometry.label, "hardware": list(ask.names)}
-        write_json(json, head | _plain(advice, task, lines) | {"trust": behind.to_dict(), "caveats": known})
+        write_json(
+            json,
+            head
+            | _plain(advice, task, lines)
+            | {"cliffs": [vars(one) for one in falls], "trust": behind.to_dict(), "caveats": known},
+        )
         if quiet:
             return
     _print(advice, task, ask, lines)
+    for one in falls:
+        say(f"cliff, {one.text}")
     show_trust(behind)
     caution(known)
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from expert_residency.hwmodels.datasheet import from_data_sheet
 from expert_residency.hwmodels.profile import HardwareProfile
-from expert_residency.hwmodels.runs import MeasuredRun, load_measured_runs
+from expert_residency.hwmodels.runs import MeasuredRun, load_measured_runs, load_strata_runs
 from expert_residency.sim.choices.knob import Knob, Value
 from expert_residency.sim.choices.preset import EnginePreset, load_engine
 from expert_residency.sim.runs.constants import Constant, constants_of, scaled
@@ -31,6 +31,7 @@ from expert_residency.sim.studies.advise.workloads import workloads
 from expert_residency.sim.studies.fit.fit import Speeds, most_likely
 from expert_residency.sim.validation.measured.machines import Rig
 from expert_residency.sim.validation.measured.questions import Question, question_of
+from expert_residency.sim.validation.measured.tables import of_strata
 
 LEAST = 3
 """Settings of a sweep."""
@@ -165,7 +166,7 @@ def find_sweeps(rows: Sequence[MeasuredRun] | None = None) -> list[Sweep]:
         In the order of the rows; a row may be in sweeps of several knobs.
     """
     found: dict[tuple[str, ...], dict[Value, list[MeasuredRun]]] = {}
-    for row in load_measured_runs() if rows is None else rows:
+    for row in _shipped() if rows is None else rows:
         if row.kind in ("run", "flagged"):
             for knob, sets, pattern in PATTERNS:
                 if value := _value(row, sets, pattern):
@@ -179,6 +180,11 @@ def find_sweeps(rows: Sequence[MeasuredRun] | None = None) -> list[Sweep]:
             speeds = tuple(statistics.mean(row.tok_s for row in settings[value]) for value in values)
             sweeps.append(Sweep(key[0], key[1], tuple(settings[v][0] for v in values), tuple(values), speeds))
     return sweeps
+
+
+def _shipped() -> list[MeasuredRun]:
+    older = [made for run in load_strata_runs() if (made := of_strata(run)) is not None]
+    return [*load_measured_runs(), *older]
 
 
 def _value(row: MeasuredRun, sets: str, pattern: str) -> tuple[Value, tuple[str, ...]] | None:
@@ -237,11 +243,14 @@ class SweepTask:
         """The compiled engine on the machine."""
         geometry = self.question.geometry
         made = workloads(f"{geometry.name}/{geometry.quant}", [], None, PASSES)[:1]
+        cards = self.question.machine.cards
         ask = Ask(
-            self.question.knobs.engine, self.preset, (self.profile,), ("machine",), made, 4096, self.preset.kv_type
-        )
+            self.question.knobs.engine, self.preset, (self.profile,) * cards, ("machine",) * cards, made, 4096,
+            self.preset.kv_type,
+        )  # fmt: skip
         task = TimedTask(ask, {"depth": min(self.question.knobs.depth, 16_384)})
-        task.room = (self.question.knobs.slots * sum(geometry.expert_bytes) // geometry.n_layers,)
+        room = self.question.knobs.slots * sum(geometry.expert_bytes) // geometry.n_layers
+        task.room = (room // cards,) * cards  # equal cards, equal layers
         return task
 
     def speed(self, value: Value, machine: Machine | None = None) -> float:
@@ -262,10 +271,15 @@ class SweepTask:
         knobs = self.question.knobs
         share = 0.55 if knobs.pcie_share is None else knobs.pcie_share
         every, swaps = TIER_DEFAULT
+        swaps = 0 if "no adaptation" in self.sweep.rows[0].mode else swaps
         setting: dict[str, Any] = {
-            "engine.pcie_share": share, "workers": knobs.workers or self.profile.cpu.workers.count, "rows": 4,
-            "floor": knobs.floor or 0.5, "admission.every": every, "admission.swaps": swaps,
-        }  # fmt: skip
+            "engine.pcie_share": share,
+            "workers": knobs.workers or self.profile.cpu.workers.count,
+            "rows": knobs.window if knobs.window > 1 else 4,
+            "floor": knobs.floor or 0.5,
+            "admission.every": every,
+            "admission.swaps": swaps,
+        }
         if self.sweep.sets == "tier":
             if found := re.match(r"adapt every (\d+), (\d+) swaps", str(value)):
                 setting |= {"admission.every": int(found[1]), "admission.swaps": int(found[2])}
@@ -304,8 +318,6 @@ def task_of(sweep: Sweep) -> SweepTask | str:
         return "it is not said how many experts the card holds"
     if sweep.sets not in RUNNABLE:
         return f"{sweep.knob} of the engine {sweep.rows[0].engine} is not simulated"
-    if question.machine.cards > 1:
-        return "layers of each card are not printed"
     return SweepTask(sweep, question)
 
 
@@ -361,12 +373,13 @@ class _OfSweeps(Speeds[tuple[SweepTask, int]]):
 
     def __init__(self, first: SweepTask) -> None:
         self.first = first
-        self.constants = constants_of((first.profile,), first.preset, frozenset({"pcie_share"}))
+        self.cards = first.task.ask.profiles
+        self.constants = constants_of(self.cards, first.preset, frozenset({"pcie_share"}))
 
     def machine(self, logs: Mapping[Constant, float]) -> Machine:
         """The machine with constants moved."""
         factors = {one: math.exp(x) for one, x in logs.items() if x}
-        return scaled((self.first.profile,), self.first.preset, factors)
+        return scaled(self.cards, self.first.preset, factors)
 
     def speed(self, run: tuple[SweepTask, int], logs: Mapping[Constant, float]) -> float:
         """Tokens/s of a setting of a sweep.
