@@ -108,7 +108,7 @@ def parquet(draw: random.Random, folder: Path) -> list[str]:
         table = pq.read_table(path, use_threads=False)
         header = json.loads(table.schema.metadata[b"expert_residency"])
         if draw.random() < 0.8:
-            del header["content_sha256"], header["header_sha256"]
+            del header["content_sha256"], header["parts_sha256"], header["header_sha256"]
         block = json.dumps(damaged_tree(draw, header)).encode()
         pq.write_table(table.replace_schema_metadata({b"expert_residency": block}), path)
     stream = ["replay", str(path), "--stream", "--slots-per-layer", "2", "--eviction", "lru"]

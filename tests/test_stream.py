@@ -33,6 +33,23 @@ def test_parts_are_the_whole(path, rows):
     assert sum(part.n_passes for part in parts) == whole.n_passes
 
 
+def test_a_stream_of_other_rows_than_were_written_is_refused(tmp_path, path):
+    """Another program changed an id and left the block as it was: page checksums are in order, the hash is not."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    experts = table["experts"].to_pylist()
+    experts[-1] = experts[-1][::-1]
+    assert experts != table["experts"].to_pylist()
+    at = table.schema.get_field_index("experts")
+    changed = table.set_column(at, table.schema.field("experts"), pa.array(experts, pa.list_(pa.int16())))
+    pq.write_table(changed, tmp_path / "changed.parquet")
+    with pytest.raises(TraceError, match="the content is not what was written"):
+        list(stream_parquet(tmp_path / "changed.parquet"))
+    assert len(list(stream_parquet(path, rows=7))) > 1
+
+
 def test_rows_out_of_order_are_refused(tmp_path, path):
     import pyarrow.parquet as pq
 

@@ -13,8 +13,9 @@ from expert_residency.toml import checked
 from expert_residency.traces.geometry import LARGEST_BYTES, LARGEST_ID, ModelGeometry
 
 FORMAT_VERSION = 1
-CONTENT, HEADER = "content_sha256", "header_sha256"
-"""Keys of the hashes: of the trace as `RoutingTrace.content_hash`, and of all other entries of the block."""
+CONTENT, PARTS, HEADER = "content_sha256", "parts_sha256", "header_sha256"
+"""Keys of the hashes: of the trace as `RoutingTrace.content_hash`, of the same by `traces.digest` for whoever
+reads it in parts, and of all other entries of the block."""
 MOST_EMITTED = 1 << 16
 """Tokens that one pass may emit: far above any verify window."""
 
@@ -63,15 +64,27 @@ class Header(BaseModel):
     meta: Meta = Field(default_factory=Meta)
 
 
-def seal(header: dict[str, Any], content_hash: str) -> bytes:
-    """The block as it is written: the header and both hashes.
+def seal(header: dict[str, Any], content_hash: str, parts_hash: str) -> bytes:
+    """The block as it is written: the header and its hashes.
+
+    Parameters
+    ----------
+    header
+        Entries of the block.
+    content_hash, parts_hash
+        Of the trace: whole, and as `traces.digest.parts_hash`.
+
+    Returns
+    -------
+    bytes
+        JSON.
 
     Raises
     ------
     ValueError
         NaN, or what JSON cannot hold.
     """
-    whole = header | {CONTENT: content_hash}
+    whole = header | {CONTENT: content_hash, PARTS: parts_hash}
     return json.dumps(whole | {HEADER: sha256_of(whole)}, allow_nan=False).encode()
 
 
@@ -105,7 +118,7 @@ def parse(block: bytes, path: object) -> tuple[dict[str, Any], ModelGeometry]:
     return data, geometry
 
 
-def check_content(header: dict[str, Any], content_hash: str, path: object) -> None:
+def check_content(header: dict[str, Any], content_hash: str, path: object, key: str = CONTENT) -> None:
     """See that the rows are those that were written; files of other programs need no hash.
 
     Parameters
@@ -116,18 +129,20 @@ def check_content(header: dict[str, Any], content_hash: str, path: object) -> No
         Of the trace that was read.
     path
         Named in the error.
+    key
+        Which hash it is, CONTENT or PARTS.
 
     Raises
     ------
     TraceError
         They are not.
     """
-    if header.get(CONTENT, content_hash) != content_hash:
-        raise TraceError(_damaged("the content", CONTENT), path=path)
+    if header.get(key, content_hash) != content_hash:
+        raise TraceError(_damaged("the content", key), path=path)
 
 
 def _damaged(what: str, key: str) -> str:
     return (
         f"{what} is not what was written (its {key} differs): the file is damaged; or it was edited by another "
-        f"program, which then has to leave out {CONTENT} and {HEADER}"
+        f"program, which then has to leave out {CONTENT}, {PARTS} and {HEADER}"
     )

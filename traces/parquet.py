@@ -22,9 +22,9 @@ writer puts the whole set on the event's first row.
 
 File metadata, key `expert_residency`: JSON with `format_version`, `geometry` (`ModelGeometry.to_dict`),
 `emits` (pass number to tokens, only for passes that emit other than one) and `meta` (`source_engine`,
-`source_sha256`, `synthetic`, `notes`, and whatever else the trace carries). `content_sha256` and `header_sha256`
-are hashes of the trace and of the block itself; pages carry checksums. All are checked at reading, where they are
-there.
+`source_sha256`, `synthetic`, `notes`, and whatever else the trace carries). `content_sha256`, `parts_sha256` (for
+whoever reads it in parts) and `header_sha256` are hashes of the trace and of the block itself; pages carry
+checksums. All are checked at reading, where they are there.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ import numpy.typing as npt
 from expert_residency.errors import TraceError
 from expert_residency.files import atomic
 from expert_residency.traces.ahead import united
+from expert_residency.traces.digest import parts_hash
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.header import FORMAT_VERSION, check_content, parse, seal
 from expert_residency.traces.sizes import check_unpacked
@@ -75,7 +76,7 @@ def write_parquet(trace: RoutingTrace, path: str | os.PathLike[str]) -> None:
         "emits": {str(p): int(trace.pass_emits[p]) for p in np.flatnonzero(trace.pass_emits != 1)},
         "meta": trace.meta,
     }
-    schema = _schema(trace).with_metadata({METADATA_KEY: seal(header, trace.content_hash)})
+    schema = _schema(trace).with_metadata({METADATA_KEY: seal(header, trace.content_hash, parts_hash(trace))})
     with (
         atomic(path) as part,
         pq.ParquetWriter(part, schema, compression="zstd", write_page_checksum=True) as writer,

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from expert_residency.errors import TraceError
+from expert_residency.traces.digest import PartsDigest
 from expert_residency.traces.geometry import ModelGeometry
+from expert_residency.traces.header import PARTS, check_content
 from expert_residency.traces.parquet import open_parquet, read_geometry, read_table
 from expert_residency.traces.trace import RoutingTrace
 
@@ -37,13 +39,13 @@ def stream_parquet(path: str | os.PathLike[str], rows: int = ROWS) -> Iterator[R
     Raises
     ------
     TraceError
-        As `traces.parquet.read_parquet` (places count from the part's first row and pass), or rows that are not in
-        the order of passes.
+        As `traces.parquet.read_parquet` (places count from the part's first row and pass; the hash of the content
+        is checked after the last part), or rows that are not in the order of passes.
     """
     import pyarrow as pa
 
     header, geometry = read_geometry(path)
-    done = 0
+    digest, done = PartsDigest(), 0
     rest: Any = None
     with open_parquet(path) as file:
         if file.metadata.num_rows == 0:
@@ -54,10 +56,15 @@ def stream_parquet(path: str | os.PathLike[str], rows: int = ROWS) -> Iterator[R
             numbers = _passes(rest, done, path)
             whole = int(np.searchsorted(numbers, numbers[-1]))
             if whole:
-                yield _part(rest.slice(0, whole), header, geometry, done, path)
+                part = _part(rest.slice(0, whole), header, geometry, done, path)
+                digest.add(part)
+                yield part
                 done = int(numbers[-1])
                 rest = rest.slice(whole)
-        yield _part(rest, header, geometry, done, path)
+        part = _part(rest, header, geometry, done, path)
+        digest.add(part)
+        yield part
+    check_content(header, digest.hexdigest(), path, PARTS)
 
 
 def _passes(table: pa.Table, done: int, path: object) -> Any:
