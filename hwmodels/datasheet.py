@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from expert_residency.hwmodels.parts.compose import launch_of
+from expert_residency.hwmodels.parts.rows import find_gpu
 from expert_residency.hwmodels.profile import HardwareProfile, parse_profile
 from expert_residency.hwmodels.registry import PROFILES
 
@@ -50,6 +52,7 @@ def from_data_sheet(
         }
 
     card = gpu_gb_per_s or ram_gb_per_s
+    row = find_gpu(gpu) if gpu else None
     rate = {"default": value(card * (GPU_SHARE if gpu_gb_per_s else CPU_SHARE))}
     pool = {"default": value(ram_gb_per_s * CPU_SHARE)}
     own = {
@@ -64,6 +67,7 @@ def from_data_sheet(
             "compute_tflops": value(10.0),
             "expert_gb_per_s": rate,
             "dense_gb_per_s": rate,
+            **({"launch_us": launch_of(row)} if row else {}),
         },
         "link": {
             "pcie": "unknown",

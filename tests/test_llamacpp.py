@@ -30,7 +30,7 @@ def test_errors_are_within_the_declared_limits_and_the_median_is_what_the_page_s
     summaries = {one.group: one for one in summarize(llamacpp_cases(), load_bounds())}
     offload = summaries["llamacpp on the CPU too"]
     assert offload.cases == sum(run.offloads for run in RUNS) == 11
-    assert offload.median < 0.12
+    assert offload.median < 0.155
     assert not [text for one in summaries.values() for text in one.over(one.limit)]
 
 

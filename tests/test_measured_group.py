@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from expert_residency.hwmodels.registry import load_profile
+from expert_residency.sim.choices.preset import load_engine
+from expert_residency.sim.runs.layer_sums import THIRDS, LayerSums
+from expert_residency.sim.timed.attention import Context
 from expert_residency.sim.validation.cases import coverage, load_bounds, machine_cases, summarize
+from expert_residency.sim.validation.llamacpp import one_token
 from expert_residency.sim.validation.measured import terms as terms_module
 from expert_residency.sim.validation.measured.cases import machine_group, not_asked
 from expert_residency.sim.validation.measured.constants import CONSTANTS, INDEX, NAMES, PRIORS
@@ -110,6 +115,29 @@ def test_a_machines_own_rows_never_change_its_predictions(card: str, factor: flo
     ]
     if abs(factor - 1) > 0.2:
         assert [one.tok_s for one in after] != [one.tok_s for one in before], "others are told"
+
+
+@pytest.mark.slow
+def test_the_products_own_numbers_stand_near_the_same_rows() -> None:
+    """Preset and parts as shipped, not the held-out constants: what `split` would say of llama.cpp's rows."""
+    errors = []
+    for one in questions()[0]:
+        knobs, machine, geometry = one.knobs, one.machine, one.geometry
+        if knobs.engine != "llama.cpp" or knobs.where == "cpu" or machine.cards > 1:
+            continue
+        cpu = "" if machine.card.shared or machine.cpu is None else f":cpu={machine.cpu.name},ram=512GB"
+        card = load_profile(f"{machine.card.name}{cpu}")
+        sums = LayerSums(
+            one_token(geometry), {"card": card}, card, load_engine("llama.cpp"), context=Context(knobs.depth)
+        )
+        layers = [0 if i < terms_of(one).cpu_layers else THIRDS for i in range(geometry.n_layers)]
+        whole = sums.ends("card", "card")
+        for layer, thirds in enumerate(layers):
+            whole += sums.layer("card", layer, thirds)
+        errors.append(abs(1e9 / whole.ns / one.row.tok_s - 1))
+    assert len(errors) >= 90
+    assert np.median(errors) < 0.15
+    assert np.mean(np.array(errors) < 0.25) > 0.78
 
 
 def test_every_constant_has_a_source_and_no_name_twice() -> None:

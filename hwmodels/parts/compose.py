@@ -31,6 +31,12 @@ _SHARES = (
     ("apple", 0.60, "no figure for this chip; 0.4 to 0.8 on others (llama.cpp discussion 4167)"),
     ("xe", 0.45, "no figure for this card; its kernels are younger than the others'"),
 )
+_LAUNCH_US = 5.0
+_LAUNCHES = (
+    ("sm_6", 3.0, 1.4), ("sm_7", 1.3, 1.5), ("sm_86", 1.0, 1.2), ("sm_80", 1.0, 1.3), ("sm_89", 0.85, 1.2),
+    ("sm_", 0.75, 1.2), ("gfx9", 4.0, 1.4), ("gfx", 2.0, 1.4), ("apple", 2.1, 1.3), ("xe", 2.0, 2.0),
+)  # fmt: skip
+"""Architecture, its launches beside those of an RTX 3090, and a factor either way."""
 _LOW_BIT_SHARE = 0.26
 """Of Pascal: below 4 bits unpacking binds, not memory (91-95 of 346 GB/s on a P40)."""
 _LOW_BITS = ("iq1", "iq2", "iq3", "q2", "q3")
@@ -194,8 +200,20 @@ def _rates(row: GpuRow) -> Tables:
     return rates
 
 
+def launch_of(row: GpuRow) -> Figure:
+    """Time of a launch on a card of this architecture."""
+    slower, spread = next((s, w) for arch, s, w in _LAUNCHES if row.arch.startswith(arch))
+    made = _figure(
+        _LAUNCH_US * slower, "derived",
+        f"{_LAUNCH_US} us x {slower}: what a block costs on such cards beside its bytes, by published speeds of "
+        "llama.cpp (residency validate --group machine)",
+    )  # fmt: skip
+    return made | {"spread": [round(made["value"] / spread, 2), round(made["value"] * spread, 2)]}
+
+
 def _gpu(row: GpuRow) -> Tables:
     return {
+        "launch_us": launch_of(row),
         "name": row.label,
         "compute_capability": row.arch,
         "vram_total_gib": _figure(row.vram_gib, "datasheet", row.source),
