@@ -15,7 +15,9 @@ import pytest
 from typer.testing import CliRunner
 
 from expert_residency.errors import HardwareError, TraceError
+from expert_residency.hwmodels.calibrate.layers import program_of
 from expert_residency.hwmodels.calibrate.oncard import fit_card
+from expert_residency.hwmodels.calibrate.readings import Bench, measure
 from expert_residency.hwmodels.executor.card import LiveSizes
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.registry import load_profile
@@ -23,7 +25,7 @@ from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.cli import _register, app
-from expert_residency.sim.live.schedule import make_schedule, sizes_of
+from expert_residency.sim.live.schedule import LiveChoices, make_schedule, sizes_of
 from expert_residency.sim.live.variants import Arm, decode_window, in_windows, scaled
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.traces import RoutingTrace, read_trace
@@ -44,7 +46,9 @@ def test_a_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setitem(sys.modules, "numba", None)
     out = str(tmp_path / "a.parquet")
-    said = fails(TraceError, "record", "--model", "m", "--prompt-file", "p.txt", "--out", out)
+    prompt = tmp_path / "p.txt"
+    prompt.write_text("a prompt", "utf-8")
+    said = fails(TraceError, "record", "--model", "m", "--prompt-file", str(prompt), "--out", out)
     assert said == "recording needs torch and transformers: pip install 'expert-residency[record]'"
     said = fails(HardwareError, "calibrate", "--out", str(tmp_path / "a.toml"))
     assert said == "calibrating needs numba: pip install 'expert-residency[live]'"
@@ -205,24 +209,73 @@ def test_a_card_is_fitted_back_from_layers_made_of_its_figures() -> None:
         **{f"gpu.group_us_by_bytes.{n * 786_432}": group[n] for n in range(1, most + 1)},
     }  # fmt: skip
     assert {name: fitted[name] for name in wanted} == pytest.approx(wanted, rel=1e-6)
+    # The memory gives 100 GB/s of 87.4 and 52.4: while 4 copies take 60 us, of which the CPU computes 20, it is
+    # slower by 40 %. The simulator does that itself, so it is no cost of filling.
+    shared = reading | {
+        "layer filled cpu=4": reading["layer filled cpu=4"] + 20 * (786.432 / 9 + 786.432 / 15 - 100) / 100
+    }
+    again = fit_card(sizes, dense, 0.0, 100.0)({key: 1e3 * us for key, us in shared.items()})
+    assert [again[f"engine.fill_{name}us"] for name in ("", "copy_")] == pytest.approx([30.0, 7.0], rel=1e-6)
+    # Of costs that fall with the number of copies none is a copy's, and all is a layer's.
+    falling = reading | {
+        f"layer filled cpu={n}": bare + 25 + n * 9 + 6 + 4 + us for n, us in ((1, 50), (2, 30), (4, 40))
+    }
+    flat = fit_card(sizes, dense)({key: 1e3 * us for key, us in falling.items()})
+    assert [flat[f"engine.fill_{name}us"] for name in ("", "copy_")] == pytest.approx([40.0, 0.05], rel=1e-6)
+
+
+def test_layers_take_experts_in_the_order_in_which_a_run_misses_them(small: RoutingTrace) -> None:
+    sizes = sizes_of(replace(small.geometry, hidden_size=64), small)
+    experts = small.geometry.experts
+    for eviction, order in (("static", sizes.missed_static), ("lru", sizes.missed_lru)):
+        slots = Capacity(slots_per_layer=max(small.geometry.top_k, experts // 3))
+        fill = eviction != "static"
+        steps = make_schedule(small, LiveChoices(slots, eviction=eviction, miss="cpu", fill=fill)).steps
+        for layer, found in enumerate(order):
+            assert list(found) == [key % experts for step in steps if step.layer == layer for key in step.cpu]
+    given = [tuple(range(experts)) for _ in sizes.expert_bytes]
+    program = program_of(sizes, cpu=2, order=given)
+    for layer in range(len(given)):
+        taken = [key % experts for step in program.steps if step.layer == layer for key in step.cpu]
+        assert taken == [n % experts for n in range(len(taken))]
+    few = [(1, 1, 1, 2) for _ in given]
+    drawn = program_of(sizes, cpu=2, order=few)
+    assert all(len(set(step.cpu)) == 2 for step in drawn.steps), "too few experts to fill an event are drawn"
+    repeated = [(0, 0, *range(experts)) for _ in given]
+    assert all(len(set(step.cpu)) == 2 for step in program_of(sizes, cpu=2, order=repeated).steps)
+
+
+def test_runs_take_turns_with_measurements() -> None:
+    happened: list[str] = []
+    benches = [Bench(f"b{i}", {}, lambda i=i: happened.append(f"b{i}") or 1.0) for i in range(4)]  # type: ignore[misc]
+    measure(benches, 2, between=lambda: happened.append("run"), turns=6)
+    assert happened[:4] == ["b0", "b1", "b2", "b3"], "the round that does not count has no runs"
+    assert happened[4:14] == ["b0", "run", "b1", "run", "run", "b2", "run", "b3", "run", "run"]
+    assert happened.count("run") == 12
 
 
 @pytest.mark.parametrize(
-    ("group", "factor", "rows"), [("h200-x1", 1, 1), ("h200-x4", 4, 1), ("h200-x1-r16", 1, 16)]
+    ("group", "factor", "rows"),
+    [("h200-x1", 1, 1), ("h200-x4", 4, 1), *((f"h200-x1-r{rows}", 1, rows) for rows in (2, 4, 16, 64, 512))],
 )
 def test_shipped_presets_hold_what_the_readings_give(group: str, factor: int, rows: int) -> None:
-    """Their tables were made of two rounds, of which the lower quantile is the lower one, or of one."""
     folder = resources.files("expert_residency.hwmodels.runs.own")
     readings = json.loads(folder.joinpath(f"{group}.readings.json").read_text("utf-8"))
     profile = load_profile(str(folder.joinpath(f"{group}.toml")))
     preset = load_engine(str(folder.joinpath(f"{group}.engine.toml")))
-    window = in_windows(decode_window(load("tinymoe-prose"), 64 * rows), rows)
+    window = in_windows(decode_window(load("tinymoe-prose"), min(1024, 160 * rows)), rows)
     sizes = sizes_of(scaled(window.geometry, factor), window)
-    fit = fit_card(sizes, profile.gpu.dense_gb_per_s.default.value, profile.gpu.compute_tflops.value)
-    fitted = fit({row["measurement"]: 1e3 * row["low_us"] for row in readings})
+    assert profile.dram.stream_gb_per_s is not None
+    fit = fit_card(
+        sizes, profile.gpu.dense_gb_per_s.default.value, profile.gpu.compute_tflops.value,
+        profile.dram.stream_gb_per_s.value,
+    )  # fmt: skip
+    fitted = fit({row["measurement"]: 1e3 * row["usual_us"] for row in readings})
     found = {f"engine.{name}": getattr(preset, name) for name in ("start_us", "send_us", "ahead_us", "copy_us")}
+    if rows == 1:
+        found |= {f"engine.{name}": getattr(preset, name) for name in ("fill_us", "fill_copy_us")}
     found |= {f"gpu.group_us_by_bytes.{n}": q for n, q in profile.gpu.group_us_by_bytes.items()}
     found |= {"link.copy_t0_us": profile.link.copy_t0_us, "link.h2d_gb_per_s": profile.link.h2d_gb_per_s}
     assert len(found) > 8
     values = {name: q.value for name, q in found.items()}
-    assert values == pytest.approx({name: fitted[name] for name in values}, rel=1e-3, abs=2e-2)
+    assert values == pytest.approx({name: fitted[name] for name in values}, rel=2e-3, abs=3e-2)

@@ -8,7 +8,7 @@ the bare layer, so that launches, hidden latencies and the host's own work are c
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -16,18 +16,22 @@ from expert_residency.hwmodels.executor.card import LiveSizes
 from expert_residency.hwmodels.executor.steps import Program, Step
 
 EVENTS = 960
+MOVED_BYTES = 6_000_000_000
+"""Of experts in a program; with few of them it has `EVENTS` and fewer bytes."""
 ROOM = 1 << 30
 LEAST_PASSES = 4
 
 
 def program_of(
     sizes: LiveSizes, *, now: int = 0, copies: int = 0, cpu: int = 0, ahead: int = 0,
-    layers: Sequence[int] | None = None, passes: int | None = None, fill: bool = False, slots: int = 0,
-    seed: int = 0,
+    layers: Sequence[int] | None = None, moved_bytes: int = MOVED_BYTES, fill: bool = False, slots: int = 0,
+    order: Sequence[Sequence[int]] = (), seed: int = 0,
 ) -> Program:  # fmt: skip
     """Equal events over all layers (or some); `fill` copies what the CPU computed for later.
 
-    Experts that miss have not been wanted for long, so each layer goes round all of its own, in a drawn order.
+    Experts that are taken from the host come in the order given, in which a run misses them: how long ago one was
+    last wanted decides whether the processor's caches still hold it. Without an order each layer goes round all of
+    its own, which no cache holds.
 
     Without `slots` two thirds of all experts have one, or as many as fill `ROOM` twice. Residents lie in the first
     half of the slots; copies go round the others, so that no cache of the machine holds them.
@@ -46,14 +50,16 @@ def program_of(
         Experts that are copied for later.
     layers
         Layers of a pass; all if None.
-    passes
-        Passes of the program; enough to make the host's data cold if None.
+    moved_bytes
+        Of experts at most, but `LEAST_PASSES` passes; after `EVENTS` events the host's data is cold.
     fill
         Whether what the CPU computed is copied for later.
     slots
         As many as the runs will have, whose pool is the same.
+    order
+        For each layer numbers of experts, used again from the start when they are all used; none: drawn.
     seed
-        Of the drawn order.
+        Of what is drawn.
 
     Returns
     -------
@@ -65,15 +71,14 @@ def program_of(
     usual = min(sizes.experts * len(sizes.expert_bytes) // 3, ROOM // max(sizes.expert_bytes))
     residents = max(8, now, slots // 2 or usual)
     places = itertools.cycle(range(residents, 2 * residents))
-    passes = passes or max(LEAST_PASSES, EVENTS // len(used))
-    rounds = {
-        layer: itertools.cycle((layer * sizes.experts + drawn.permutation(sizes.experts)).tolist())
-        for layer in used
-    }
+    moved = (copies + cpu + ahead) * sizes.mean_expert_bytes
+    events = min(EVENTS, int(moved_bytes // moved)) if moved else EVENTS
+    passes = max(LEAST_PASSES, events // len(used))
+    rounds = {layer: itertools.cycle(_keys(sizes, layer, order, drawn)) for layer in used}
     steps = []
     for _ in range(passes):
         for layer in used:
-            wanted = list(itertools.islice(rounds[layer], copies + cpu + ahead))
+            wanted = _distinct(rounds[layer], copies + cpu + ahead)
             landing = [next(places) for _ in range(copies)]
             there = drawn.choice(residents, now, replace=False).tolist()
             for_later = wanted[copies:] if fill else wanted[copies + cpu :]
@@ -89,6 +94,22 @@ def program_of(
                 )
             )
     return Program(steps, [p * len(used) for p in range(passes + 1)], (), 2 * residents)
+
+
+def _distinct(keys: Iterator[int], count: int) -> list[int]:
+    """The next keys, each once; what comes twice is passed over."""
+    found: dict[int, None] = {}
+    while len(found) < count:
+        found[next(keys)] = None
+    return list(found)
+
+
+def _keys(sizes: LiveSizes, layer: int, order: Sequence[Sequence[int]], drawn: np.random.Generator) -> list[int]:
+    """Keys of a layer in the order in which they are taken; too few of them to fill an event are not enough."""
+    own = list(order[layer]) if order else []
+    if len(set(own)) < min(sizes.experts, 8):
+        own = drawn.permutation(sizes.experts).tolist()
+    return [layer * sizes.experts + expert for expert in own]
 
 
 def _rows(sizes: LiveSizes, slots: Sequence[int], drawn: np.random.Generator) -> dict[int, tuple[int, ...]] | None:

@@ -1,7 +1,7 @@
 """The live engine on a card: whole layers of it, and what they come to.
 
 The engine that carries out recorded runs carries out programs of equal events, so many that the host's own data is
-as cold as in a run; a program's figure is the median of its passes after the first quarter. Pool, slots, rows and
+as cold as in a run; what counts of a program are its passes after the first quarter. Pool, slots, rows and
 sizes are those of the runs. With bare = a layer of nothing but dense part and router, G(n) = what n residents add
 to it, most = 8:
 
@@ -16,6 +16,7 @@ engine.send_us               7 residents and a demand, less what they would take
 engine.beside_us             8 residents and a copy for later, less G(8), or what the host takes to send it
 engine.ahead_us              a resident and n copies for later, less the bare layer, n copy_us and beside_us
 engine.fill_us, fill_copy_us intercept and slope of what it adds to copy what the CPU has computed, less beside_us
+                             and less what pool and link take from each other
 cpu.dispatch_us, rates       intercept and slope of layers with 1 to 8 experts on the CPU; page_cache: mapped file
 engine.pass_us               what a pass of one layer takes beyond that layer and the head's bytes
 ============================ ===========================================================================
@@ -29,6 +30,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from expert_residency.hwmodels.calibrate.fit import Round, line, rising, us
 from expert_residency.hwmodels.calibrate.layers import program_of
@@ -43,8 +45,8 @@ MANY = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Numbers of residents in passes of several rows."""
 USUAL = 0.25
 """Quantile of a reading over the rounds, and of a pass of a run: what disturbs a machine only makes it slower."""
-MAPPED_COPIES = 48
-"""Copies of a layer in a program over a mapped file, in which each waits for the processor."""
+MAPPED_BYTES = 1_000_000_000
+"""Of experts in a program over a mapped file, in which each waits for the processor."""
 
 
 def counts_of(sizes: LiveSizes) -> list[int]:
@@ -101,7 +103,8 @@ def card_benches(engine: CardEngine, arena: HostExperts, sizes: LiveSizes, slots
 
     def layer(now: int = 0, copies: int = 0, cpu: int = 0, ahead: int = 0) -> Bench:
         shown = {"now": now, "copies": copies, "cpu": cpu, "ahead": ahead}
-        return _bench(engine, arena, "layer", program(**shown), layers, shown)
+        order = sizes.missed_static if cpu else ()
+        return _bench(engine, arena, "layer", program(**shown, order=order), layers, shown)
 
     def again(number: int) -> Bench:
         """The bare layer, on which all else rests, once more."""
@@ -125,7 +128,14 @@ def card_benches(engine: CardEngine, arena: HostExperts, sizes: LiveSizes, slots
         *(layer(cpu=n) for n in counts),
         *(layer(now=half, cpu=n) for n in few),
         *(
-            _bench(engine, arena, "layer filled", program(now=half, cpu=n, fill=True), layers, {"cpu": n})
+            _bench(
+                engine,
+                arena,
+                "layer filled",
+                program(now=half, cpu=n, fill=True, order=sizes.missed_lru),
+                layers,
+                {"cpu": n},
+            )
             for n in few
         ),
     ]
@@ -168,7 +178,8 @@ def mapped_benches(engine: CardEngine, mapped: HostExperts, sizes: LiveSizes, sl
 
     def layer(kind: str, n: int) -> Bench:
         copies, cpu = (n, 0) if kind == "copies" else (0, n)
-        program = program_of(sizes, copies=copies, cpu=cpu, passes=max(12, MAPPED_COPIES // n), slots=slots)
+        order = sizes.missed_lru if kind == "copies" else sizes.missed_static
+        program = program_of(sizes, copies=copies, cpu=cpu, moved_bytes=MAPPED_BYTES, slots=slots, order=order)
         return _bench(engine, mapped, "layer mapped", program, len(sizes.expert_bytes), {kind: n})
 
     kinds = ("copies", "cpu") if sizes.rows == 1 else ("copies",)
@@ -178,16 +189,18 @@ def mapped_benches(engine: CardEngine, mapped: HostExperts, sizes: LiveSizes, sl
 def _bench(
     engine: CardEngine, host: HostExperts, name: str, program: Program, layers: int, params: dict[str, int]
 ) -> Bench:
-    def run() -> float:
+    def run() -> npt.NDArray[np.float64]:
         engine.use(host)
         engine.load(program)
         spent = engine.run().pass_ns
-        return float(np.median(spent[len(spent) // 4 :])) / layers
+        return spent[len(spent) // 4 :] / layers
 
     return Bench(name, params, run)
 
 
-def fit_card(sizes: LiveSizes, dense_gb_per_s: float, tflops: float = 0.0) -> Callable[[Round], dict[str, float]]:
+def fit_card(
+    sizes: LiveSizes, dense_gb_per_s: float, tflops: float = 0.0, dram_gb_per_s: float = 0.0
+) -> Callable[[Round], dict[str, float]]:
     """Fit of one round of `card_benches` and `mapped_benches`.
 
     Parameters
@@ -196,6 +209,8 @@ def fit_card(sizes: LiveSizes, dense_gb_per_s: float, tflops: float = 0.0) -> Ca
         Bytes of the model, and rows of a pass.
     dense_gb_per_s, tflops
         What the dense part is read and, with several rows, computed with.
+    dram_gb_per_s
+        What CPU pool and link reach together; 0 if they do not hinder each other.
 
     Returns
     -------
@@ -240,7 +255,7 @@ def fit_card(sizes: LiveSizes, dense_gb_per_s: float, tflops: float = 0.0) -> Ca
         paged = statistics.median(
             (reading[f"layer mapped copies={n}"] - bare - groups[n] - set_up) / n for n in counts
         )
-        on_cpu = _cpu_figures(reading, sizes, bare, beside) if sizes.rows == 1 else {}
+        on_cpu = _cpu_figures(reading, sizes, bare, beside, (copy, dram_gb_per_s)) if sizes.rows == 1 else {}
         return on_cpu | {
             "gpu.sync_us": us(alone - dense_ns(statistics.fmean(sizes.dense_bytes))),
             "gpu.launch_us": us(launch),
@@ -260,17 +275,30 @@ def fit_card(sizes: LiveSizes, dense_gb_per_s: float, tflops: float = 0.0) -> Ca
     return fit
 
 
-def _cpu_figures(reading: Round, sizes: LiveSizes, bare: float, beside: float) -> dict[str, float]:
-    """What layers with experts on the CPU say; `bare` and `beside` in ns."""
+def _cpu_figures(
+    reading: Round, sizes: LiveSizes, bare: float, beside: float, link: tuple[float, float]
+) -> dict[str, float]:
+    """What layers with experts on the CPU say; `bare`, `beside` in ns, `link` ns of a copy and GB/s of the memory.
+
+    The simulator lets the pool and the copies of the layer before share the memory; that is not counted twice.
+    """
     counts, few = counts_of(sizes), few_of(sizes)
     half = max(1, counts[-1] // 2)
 
     def added(now: int, cpu: int) -> float:
         return reading[f"layer now={now} copies=0 cpu={cpu} ahead=0"] - bare
 
-    filled = [reading[f"layer filled cpu={n}"] - bare - added(half, n) for n in few]
-    fill_copy, fill = (float(v) for v in np.polyfit(few, filled, 1))
     dispatch, computed = line(counts, [added(0, n) for n in counts])
+    copy, together = link
+    expert = sizes.mean_expert_bytes
+    slower = max(0.0, (expert / copy + expert / computed) / together - 1) if together else 0.0
+    shared = [slower * max(0.0, min(n * computed, n * copy - bare)) for n in few]
+    filled = [
+        reading[f"layer filled cpu={n}"] - bare - added(half, n) - ns for n, ns in zip(few, shared, strict=True)
+    ]
+    fill_copy, fill = (float(v) for v in np.polyfit(few, filled, 1))
+    if fill_copy < 0:  # nothing a copy, so all of it a layer
+        fill_copy, fill = 0.0, statistics.fmean(filled)
     _, from_file = line(counts, [reading[f"layer mapped cpu={n}"] - bare for n in counts])
     return {
         "cpu.dispatch_us": us(dispatch),

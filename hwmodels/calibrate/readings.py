@@ -59,14 +59,15 @@ class Readings:
         """The quantile over the rounds of each pass, and of these the mean, by key."""
         return {key: float(usual_ns(self._taken(key), share)) for key in self.keys()}
 
-    def table(self) -> list[dict[str, Any]]:
-        """Median, lowest and highest of each, and whether it is noisy."""
-        rows = []
+    def table(self, share: float = 0.25) -> list[dict[str, Any]]:
+        """Of each the quantile over the rounds, median, lowest and highest, and whether it is noisy."""
+        rows, usual = [], self.quantiles(share)
         for key in self.keys():
             found = self.samples(key)
             rows.append(
                 {
                     "measurement": key,
+                    "usual_us": round(usual[key] / 1e3, 3),
                     "median_us": round(statistics.median(found) / 1e3, 3),
                     "low_us": round(min(found) / 1e3, 3),
                     "high_us": round(max(found) / 1e3, 3),
@@ -100,10 +101,11 @@ def measure(
     rounds: int,
     progress: Callable[[str], None] | None = None,
     between: Callable[[], None] | None = None,
+    turns: int = 1,
 ) -> Readings:
     """Take all measurements `rounds` times, interleaved; one more round before does not count.
 
-    `between` is called after each that does, so that other work on the machine meets the same states of it.
+    `between` is called in each that does, so that other work on the machine meets the same states of it.
 
     Parameters
     ----------
@@ -114,7 +116,9 @@ def measure(
     progress
         Told what is measured next.
     between
-        Called after each round that counts.
+        Called in each round that counts: once at its end, or `turns` times among the measurements.
+    turns
+        Calls in a round.
 
     Returns
     -------
@@ -125,14 +129,16 @@ def measure(
     readings = Readings()
     for number in range(rounds + 1):
         taken = {}
-        for bench in benches:
+        done = 0
+        for count, bench in enumerate(benches, 1):
             if progress is not None:
                 progress(f"round {number} of {rounds}: {bench.key}")
             taken[bench.key] = np.atleast_1d(np.asarray(bench.run(), dtype=np.float64))
+            while number > 0 and between is not None and done < count * turns // len(benches):
+                between()
+                done += 1
         if number > 0:
             readings.rounds.append(taken)
-            if between is not None:
-                between()
     return readings
 
 

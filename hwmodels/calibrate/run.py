@@ -86,6 +86,7 @@ def calibrate(
     rounds: int = 5,
     progress: Callable[[str], None] | None = None,
     between: Between | None = None,
+    turns: int = 1,
     on: OnCard | None = None,
 ) -> Calibration:
     """Measure and fit.
@@ -111,9 +112,11 @@ def calibrate(
     progress
         Told what is measured next.
     between
-        With a card or `cardless`, called after every round: live runs that are to meet the same machine. It is
+        With a card or `cardless`, called in every round: live runs that are to meet the same machine. It is
         told the state of the page cache that is measured: with a card always warm; without one first warm, then
         cold, since a machine that has just dropped its page cache is slower for a while.
+    turns
+        How often it is called in a round with a card, among the measurements.
     on
         With a card: where the runs compute; made anew by default.
 
@@ -139,7 +142,7 @@ def calibrate(
             file.random_access()
             session = _Session(sizes, shape, file, most, rounds, progress)
             if with_card:
-                first, figures_of = session.with_card(between, on)
+                first, figures_of = session.with_card(between, turns, on)
             else:
                 first, figures_of = session.cardless(between) if cardless else session.without()
             second = session.storage()
@@ -213,11 +216,11 @@ class _Session:
             benches + fault_benches(self.file, self.shape, self.most), min(3, self.rounds), self.progress
         )
 
-    def with_card(self, between: Between | None, on: OnCard | None) -> tuple[Readings, FiguresOf]:
+    def with_card(self, between: Between | None, turns: int, on: OnCard | None) -> tuple[Readings, FiguresOf]:
         """Everything."""
         with tempfile.TemporaryDirectory(dir=self.file.path.parent) as folder, contextlib.ExitStack() as hosts:
             on = on or on_card(self.sizes, Path(folder), self.most, hosts)
-            taken = measure(self._card(on), self.rounds, self.progress, _in_state(between, "warm"))
+            taken = measure(self._card(on), self.rounds, self.progress, _in_state(between, "warm"), turns)
 
         def figures_of(first: Readings, storage: Readings) -> dict[str, fit.Figure]:
             figures = {
@@ -225,7 +228,8 @@ class _Session:
                 **self._fit(first, fit.fit_links(self.expert)),
                 **self._fit(first, fit.fit_sharing(self.expert, self.most, 8, BIG_COPY)),
             }
-            rates = (figures[name].value for name in ("gpu.dense_gb_per_s.default", "gpu.compute_tflops"))
+            names = ("gpu.dense_gb_per_s.default", "gpu.compute_tflops", "dram.stream_gb_per_s")
+            rates = (figures[name].value for name in names)
             return figures | _smoothed(fit.fit_rounds(first, fit_card(self.sizes, *rates), self.how, ON_CARD))
 
         return taken, figures_of

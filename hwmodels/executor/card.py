@@ -29,7 +29,9 @@ class LiveSizes:
     """What the card must hold: bytes of each MoE layer's expert and dense part, of the head; widths and counts.
 
     Experts are of a form. A pass has so many rows, and an expert is wanted by `pairs` of them, in the mean. A
-    weight of the model has `bits`, 0 if nobody knows.
+    weight of the model has `bits`, 0 if nobody knows. `missed_static` and `missed_lru`: for each layer the experts
+    that a run misses, in that order, with a third of all experts in slots: those that stay there, or those
+    wanted last; empty if nobody knows.
     """
 
     hidden: int
@@ -42,6 +44,8 @@ class LiveSizes:
     rows: int = 1
     pairs: int = 1
     bits: float = 0.0
+    missed_static: tuple[tuple[int, ...], ...] = ()
+    missed_lru: tuple[tuple[int, ...], ...] = ()
 
     @property
     def mean_expert_bytes(self) -> float:
@@ -304,6 +308,7 @@ class Card:
         self.x.add_(self._from_cpu)
 
     def _finish(self) -> None:
+        self.grouped.settle(self.x)
         last = self.x if self.head is None else self.x.to(self.head.dtype) @ self.head.T
         self.torch.add(last.argmax(-1), 0, out=self._token)
 

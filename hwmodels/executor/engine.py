@@ -74,7 +74,9 @@ class HostExperts:
             if cold:
                 self._file.drop()
             else:
-                self._file.warm()
+                if self._file.resident_share() < 1:
+                    self._file.warm()
+                self._file.mapped(populate=True)  # or the first use of a page after a cold run would take longer
 
     def weights(self) -> Any:
         """All bytes as bfloat16 bits, (elements,) uint16; a mapping is made anew after a `prepare`."""

@@ -80,10 +80,11 @@ class ExpertFile:
                 raise HardwareError(f"cut off at byte {offset + done}", path=self.path)
             done += got
 
-    def mapped(self) -> npt.NDArray[np.uint16]:
-        """The file as weights through one shared read-only mapping."""
+    def mapped(self, *, populate: bool = False) -> npt.NDArray[np.uint16]:
+        """The file as weights through one shared read-only mapping, with all of its pages in it if asked for."""
         if self._map is None:
-            self._map = mmap.mmap(self.fd, self.nbytes, prot=mmap.PROT_READ)
+            flags = mmap.MAP_SHARED | (getattr(mmap, "MAP_POPULATE", 0) if populate else 0)
+            self._map = mmap.mmap(self.fd, self.nbytes, flags=flags, prot=mmap.PROT_READ)
         return np.frombuffer(self._map, dtype=np.uint16)
 
     def drop(self) -> None:

@@ -1,9 +1,11 @@
 """Experts of a group computed where they lie: kernels that read slots by their number in a table on the card.
 
 Nothing is gathered. A *tile* is (slot, first pair, pairs): the (row, expert) pairs of one expert, in a bfloat16
-model of several rows at most `pair_block` of them, since there they fill one side of a matrix unit. A group is two
-kernels in one graph: gate and up into `inner`, then down, added to the rows. The second one is started beside the
-first (programmatic dependent launch) and has its weights in registers by the time it may go on.
+model of several rows at most `pair_block` of them, since there they fill one side of a matrix unit. A small group
+that one row wants is one kernel: a program reads some rows of gate and up and the columns of down that meet them,
+all before it needs the first (`way_of`). Other groups are two kernels in one graph: gate and up into `inner`, then
+down, added to the rows. The second one is started beside the first (programmatic dependent launch) and has its
+weights in registers by the time it may go on.
 
 Quantized forms are multiplied as GGUF's engines do: rows are quantized to signed bytes, a factor a block of 32,
 and four products are one instruction; factors come in once a block. The forms are those of `experts.ExpertShape`.
@@ -12,7 +14,7 @@ Triton is imported with this module, which only a card imports. `FAST` off compu
 instructions, which Triton's interpreter cannot run.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -21,6 +23,8 @@ from expert_residency.hwmodels.executor.experts import ExpertShape
 from expert_residency.hwmodels.executor.steps import MANY_ROWS, PAIRS_FEW, PAIRS_MANY
 
 FORMS = {"bf16": 0, "q8_0": 1, "q4_0": 2}
+PARTS = 8
+"""Sums that programs add to in turn, where a pass has one row."""
 
 
 @triton.jit
@@ -32,9 +36,28 @@ def _expert(pool, stride, table, line, e, tiles):
 
 
 @triton.jit
+def _settled(x, parts, at, inside, size, PARTS: tl.constexpr):
+    """Numbers of x with what groups have added to them in parts, which are zero afterwards."""
+    v = tl.load(x + at, mask=inside, other=0.0)
+    for p in tl.static_range(PARTS):
+        v += tl.load(parts + p * size + at, mask=inside, other=0.0)
+    for p in tl.static_range(PARTS):
+        tl.store(parts + p * size + at, tl.zeros_like(v), mask=inside)
+    tl.store(x + at, v, mask=inside)
+    return v
+
+
+@triton.jit
+def _settle(x, parts, size, PARTS: tl.constexpr, N: tl.constexpr):
+    at = tl.program_id(0) * N + tl.arange(0, N)
+    _settled(x, parts, at, at < size, size, PARTS)
+
+
+@triton.jit
 def _normalize(
-    x, normed, bytes_, factors, x_host, line, HIDDEN: tl.constexpr, NB: tl.constexpr, QUANT: tl.constexpr
-):
+    x, parts, normed, bytes_, factors, x_host, line, size, HIDDEN: tl.constexpr, NB: tl.constexpr,
+    QUANT: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
     """Norm of a row, as bfloat16, for the host, and quantized; the event is counted."""
     r = tl.program_id(0)
     if r == 0:
@@ -42,7 +65,7 @@ def _normalize(
     b = tl.arange(0, NB)
     cols = b[:, None] * 32 + tl.arange(0, 32)[None, :]
     inside = cols < HIDDEN
-    v = tl.load(x + r * HIDDEN + cols, mask=inside, other=0.0)
+    v = _settled(x, parts, r * HIDDEN + cols, inside, size, PARTS)
     v = v * (1.0 / tl.sqrt(tl.sum(tl.sum(v * v, 1), 0) / HIDDEN + 1e-6))
     tl.store(normed + r * HIDDEN + cols, v.to(tl.bfloat16), mask=inside)
     tl.store(x_host + r * HIDDEN + cols, v, mask=inside)
@@ -72,6 +95,29 @@ def _row_products(matrix, first, rows, x, K: tl.constexpr, BN: tl.constexpr, BK:
     return tl.sum(acc, 1)
 
 
+@triton.jit
+def _two_products(
+    gate, up, first, rows, x, K: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WAIT: tl.constexpr
+):
+    """The same of two matrices, both of which are under way before the vector is."""
+    n = first + tl.arange(0, BN)
+    kind = tl.pointer_type(tl.bfloat16)
+    gates = tl.zeros((BN, BK), tl.float32)
+    ups = tl.zeros((BN, BK), tl.float32)
+    for k in tl.static_range(0, K, BK):
+        cols = k + tl.arange(0, BK)
+        inside = (n < rows)[:, None] & (cols < K)[None, :]
+        at = n[:, None] * K + cols[None, :]
+        g = tl.load(gate.to(kind) + at, mask=inside, other=0.0)
+        u = tl.load(up.to(kind) + at, mask=inside, other=0.0)
+        if WAIT and k == 0:
+            tl.extra.cuda.gdc_wait()
+        v = tl.load(x + cols, mask=cols < K, other=0.0).to(tl.float32)
+        gates += g.to(tl.float32) * v[None, :]
+        ups += u.to(tl.float32) * v[None, :]
+    return tl.sum(gates, 1), tl.sum(ups, 1)
+
+
 @triton.jit(do_not_specialize=["tiles"])
 def _gate_up_row(
     pool, stride, table, line, tiles, x, inner, HIDDEN: tl.constexpr, WIDTH: tl.constexpr, MATRIX: tl.constexpr,
@@ -81,8 +127,7 @@ def _gate_up_row(
     if FAST:
         tl.extra.cuda.gdc_launch_dependents()
     i = tl.program_id(0) * BN
-    gate = _row_products(blob, i, WIDTH, x, HIDDEN, BN, BK, FAST)
-    up = _row_products(blob + MATRIX, i, WIDTH, x, HIDDEN, BN, BK, False)
+    gate, up = _two_products(blob, blob + MATRIX, i, WIDTH, x, HIDDEN, BN, BK, FAST)
     at = i + tl.arange(0, BN)
     tl.store(inner + first * WIDTH + at, (gate * tl.sigmoid(gate) * up).to(tl.bfloat16), mask=at < WIDTH)
 
@@ -97,6 +142,36 @@ def _down_row(
     found = _row_products(blob + 2 * MATRIX, o, HIDDEN, inner + first * WIDTH, WIDTH, BN, BK, FAST)
     at = o + tl.arange(0, BN)
     tl.atomic_add(x + at, found * mix, mask=at < HIDDEN, sem="relaxed")
+
+
+@triton.jit
+def _part(parts, size, e, PARTS: tl.constexpr):
+    """Where a program adds: sums of many programs at one address would wait for each other."""
+    return parts + (tl.program_id(0) + e) % PARTS * size
+
+
+@triton.jit(do_not_specialize=["tiles"])
+def _whole_row(
+    pool, stride, table, line, tiles, x, parts, mix, HIDDEN: tl.constexpr, WIDTH: tl.constexpr,
+    MATRIX: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, NR: tl.constexpr, PARTS: tl.constexpr,
+    FAST: tl.constexpr,
+):  # fmt: skip
+    """Some rows of gate and up, and the columns of down that they meet: nothing waits for another kernel."""
+    e = tl.program_id(1)
+    blob, _first, _count = _expert(pool, stride, table, line, e, tiles)
+    if FAST:
+        tl.extra.cuda.gdc_launch_dependents()
+    i = tl.program_id(0) * BN
+    at = i + tl.arange(0, BN)
+    o = tl.arange(0, NR)
+    inside = (o < HIDDEN)[:, None] & (at < WIDTH)[None, :]
+    down = (blob + 2 * MATRIX).to(tl.pointer_type(tl.bfloat16))
+    d = tl.load(down + o[:, None] * WIDTH + at[None, :], mask=inside, other=0.0)
+    gate, up = _two_products(blob, blob + MATRIX, i, WIDTH, x, HIDDEN, BN, BK, FAST)
+    v = (gate * tl.sigmoid(gate) * up).to(tl.bfloat16).to(tl.float32)
+    found = tl.sum(d.to(tl.float32) * v[None, :], 1)
+    to = _part(parts, HIDDEN, e, PARTS)
+    tl.atomic_add(to + o, found * mix, mask=o < HIDDEN, sem="relaxed")
 
 
 @triton.jit
@@ -321,6 +396,116 @@ def _down_quantized(
         tl.atomic_add(x + tl.load(token + m) * HIDDEN + at, found * mix, mask=at < HIDDEN, sem="relaxed")
 
 
+@triton.jit
+def _columns(
+    matrix, scales, block, ROWS: tl.constexpr, KB: tl.constexpr, NR: tl.constexpr, BB: tl.constexpr,
+    FORM: tl.constexpr,
+):  # fmt: skip
+    """(NR, BB, W) words and (NR, BB) factors of the blocks `block`... of all rows of a matrix."""
+    W: tl.constexpr = 4 if FORM == 1 else 2
+    r = tl.arange(0, NR)
+    b = block + tl.arange(0, BB)
+    j = tl.arange(0, W)
+    inside = (r < ROWS)[:, None] & (b < KB)[None, :]
+    at = r[:, None] * KB + b[None, :]
+    base = matrix.to(tl.pointer_type(tl.int64))
+    words = tl.load(base + at[:, :, None] * W + j[None, None, :], mask=inside[:, :, None], other=0)
+    s = tl.load(scales.to(tl.pointer_type(tl.bfloat16)) + at, mask=inside, other=0.0)
+    return words, s.to(tl.float32)
+
+
+@triton.jit
+def _quantized_here(v, BB: tl.constexpr, FORM: tl.constexpr):
+    """Words, factors and sums of (32 BB,) numbers that are at hand."""
+    x = tl.reshape(v, (BB, 4, 8))
+    xs = tl.max(tl.max(tl.abs(x), 2), 1) / 127.0
+    low, n = _packed(x, 1.0 / tl.maximum(xs, 1e-30))
+    high, xsum = low, xs
+    if FORM == 2:
+        halves = tl.reshape(low, (BB, 2, 2))
+        second = tl.arange(0, 2)[None, :, None]
+        low = tl.sum(halves * (1 - second), 1)
+        high = tl.sum(halves * second, 1)
+        xsum = xs * tl.sum(tl.sum(n, 2), 1).to(tl.float32)
+    return low, high, xs, xsum
+
+
+@triton.jit(do_not_specialize=["tiles"])
+def _whole_quantized(
+    pool, stride, table, line, tiles, q, factors, parts, mix, HIDDEN: tl.constexpr, WIDTH: tl.constexpr,
+    MATRIX: tl.constexpr, FACTORS: tl.constexpr, FORM: tl.constexpr, BN: tl.constexpr, NB: tl.constexpr,
+    PARTS: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """As `_whole_row`, by whole blocks of the rows of down."""
+    BB: tl.constexpr = BN // 32
+    e = tl.program_id(1)
+    blob, _first, _count = _expert(pool, stride, table, line, e, tiles)
+    if FAST:
+        tl.extra.cuda.gdc_launch_dependents()
+    i = tl.program_id(0) * BN
+    scales = blob + 3 * MATRIX
+    gw, gs = _weights(blob, scales, i, WIDTH, HIDDEN, BN, NB, FORM)
+    uw, us = _weights(blob + MATRIX, scales + FACTORS, i, WIDTH, HIDDEN, BN, NB, FORM)
+    dw, ds = _columns(
+        blob + 2 * MATRIX, scales + 2 * FACTORS, tl.program_id(0) * BB, HIDDEN, WIDTH // 32, NB * 32, BB, FORM
+    )
+    if FAST:
+        tl.extra.cuda.gdc_wait()
+    low, high, xs, xsum = _vector(q, factors, 0, HIDDEN, NB, FORM)
+    gate = _products(gw, gs, low, high, xs, xsum, FORM, FAST)
+    up = _products(uw, us, low, high, xs, xsum, FORM, FAST)
+    inner = (gate * tl.sigmoid(gate) * up).to(tl.bfloat16).to(tl.float32)
+    low, high, xs, xsum = _quantized_here(inner, BB, FORM)
+    found = _products(dw, ds, low, high, xs, xsum, FORM, FAST)
+    at = tl.arange(0, NB * 32)
+    to = _part(parts, HIDDEN, e, PARTS)
+    tl.atomic_add(to + at, found * mix, mask=at < HIDDEN, sem="relaxed")
+
+
+class Way(NamedTuple):
+    """How much a program of one-row kernels does: rows of gate and up, columns at a time (bfloat16), warps.
+
+    With `down` these of a second kernel, which waits for the first; without it one kernel does all.
+    """
+
+    up: tuple[int, int, int]
+    down: tuple[int, int, int] | None = None
+
+
+WHOLE_HIDDEN = 2048
+"""Widest rows for which a program of one kernel has all its weights in registers."""
+
+
+def way_of(shape: ExpertShape, n: int, processors: int) -> Way:
+    """How `n` experts are computed for one row: as was found fastest on an H200.
+
+    One kernel where its programs are all at work at once, of which a multiprocessor holds one (bfloat16: two);
+    otherwise the first ones' end would be waited for, and two kernels of smaller programs are faster.
+
+    Parameters
+    ----------
+    shape
+        Of the experts.
+    n
+        Experts of the group.
+    processors
+        Multiprocessors of the card.
+
+    Returns
+    -------
+    Way
+        The way.
+    """
+    plain, small = shape.form == "bf16", shape.hidden <= WHOLE_HIDDEN
+    whole = Way((16, 2048, 16)) if plain else Way((32, 0, 8))
+    programs = n * -(-shape.width // whole.up[0])
+    if small and programs <= processors * (2 if plain else 1):
+        return whole
+    if plain:
+        return Way((4, 1024, 4), (8, 256, 2))
+    return Way((4, 0, 2), (32 if small else 16, 0, 4))
+
+
 class Grouped:
     """Launches the kernels of one model; buffers that only they use.
 
@@ -350,8 +535,11 @@ class Grouped:
         widest = max(shape.width for shape in shapes)
         self.pairs = pairs
         self._inner = torch.zeros((pairs, widest), dtype=torch.bfloat16, device=device)
+        self._parts = torch.zeros((PARTS, rows if rows == 1 else 0, hidden), dtype=torch.float32, device=device)
+        self._used = PARTS if rows == 1 else 0
         self._pdl = {"launch_pdl": True} if fast else {}
         self._dot = tl.bfloat16 if fast else tl.float32
+        self._processors = torch.cuda.get_device_properties(device).multi_processor_count if fast else 2
 
     def normalize(self, x: Any, x_host: Any, line: Any) -> None:
         """Norm of the rows, for this object's groups and for the host.
@@ -367,8 +555,8 @@ class Grouped:
         """
         blocks = triton.next_power_of_2(triton.cdiv(self.hidden, 32))
         _normalize[(self.rows,)](
-            x, self.normed, self._bytes, self._factors, x_host, line, HIDDEN=self.hidden, NB=blocks,
-            QUANT=self.quantized, num_warps=8 if blocks >= 32 else 4,
+            x, self._parts, self.normed, self._bytes, self._factors, x_host, line, x.numel(), HIDDEN=self.hidden,
+            NB=blocks, QUANT=self.quantized, PARTS=self._used, num_warps=8 if blocks >= 32 else 4,
         )  # fmt: skip
 
     def group(
@@ -395,55 +583,91 @@ class Grouped:
         mix
             Weight of every expert.
         """
-        common = {"HIDDEN": shape.hidden, "WIDTH": shape.width, "MATRIX": shape.matrix_bytes}
-        place = (pool, pool.stride(0), table)
-        most, pairs = table.shape[1], tokens.shape[1]
+        if self.rows == 1:
+            way = way_of(shape, n, self._processors)
+            self.launch(way, shape, n, pool, table, tokens, line, x, mix)
+            return
+        cdiv, power = triton.cdiv, triton.next_power_of_2
+        common: dict[str, Any] = {"HIDDEN": shape.hidden, "WIDTH": shape.width, "MATRIX": shape.matrix_bytes}
+        place = (pool, pool.stride(0), table, tokens, line, table.shape[1], tokens.shape[1])
         inner = self._inner
-        power, cdiv = triton.next_power_of_2, triton.cdiv
         if shape.form != "bf16":
-            kinds = common | {"FACTORS": shape.factor_bytes, "FORM": FORMS[shape.form], "FAST": self.fast}
-            wide, deep = power(shape.hidden // 32), power(shape.width // 32)
-            _gate_up_quantized[(cdiv(shape.width, 4), n)](
-                *place, tokens, line, most, pairs, self._bytes, self._factors, inner, BN=4, NB=wide, num_warps=4,
-                **kinds, **self._pdl,
-            )  # fmt: skip
-            _down_quantized[(cdiv(shape.hidden, 16), n)](
-                *place, tokens, line, most, pairs, inner, x, mix, BN=16, NB=deep, num_warps=4, **kinds, **self._pdl
-            )
-        elif self.rows == 1:
-            deep = min(2048, power(shape.hidden))
-            _gate_up_row[(cdiv(shape.width, 2), n)](
-                *place, line, most, self.normed, inner, BN=2, BK=deep, FAST=self.fast, num_warps=4, **common,
-                **self._pdl,
-            )  # fmt: skip
-            deep = min(256, power(shape.width))
-            _down_row[(cdiv(shape.hidden, 16), n)](
-                *place,
-                line,
-                most,
-                inner,
-                x,
-                mix,
-                BN=16,
-                BK=deep,
-                FAST=self.fast,
-                num_warps=2,
+            kinds = {"FACTORS": shape.factor_bytes, "FORM": FORMS[shape.form], "FAST": self.fast}
+            first = {"BN": 4, "NB": power(shape.hidden // 32), "num_warps": 4} | common | kinds | self._pdl
+            self._two_quantized(first, (16, 0, 4), (shape, n), place, x, mix)
+            return
+        block = PAIRS_FEW if self.rows < MANY_ROWS else PAIRS_MANY
+        few = block == PAIRS_FEW
+        up = {"BN": 32, "BK": 128, "num_stages": 4} if few else {"BN": 64, "BK": 64, "num_stages": 3}
+        down = {"BN": 64, "num_warps": 4, "num_stages": 4} if few else {"BN": 128, "num_warps": 8, "num_stages": 3}
+        _gate_up_rows[(cdiv(shape.width, up["BN"]), n)](
+            *place, self.normed, inner, BM=block, DOT=self._dot, num_warps=4, **up, **common
+        )
+        _down_rows[(cdiv(shape.hidden, down["BN"]), n)](
+            *place, inner, x, mix, BM=block, BK=64, DOT=self._dot, **down, **common
+        )
+
+    def settle(self, x: Any) -> None:
+        """Add what groups have added beside x to x itself."""
+        if self._used:
+            _settle[(triton.cdiv(x.numel(), 1024),)](x, self._parts, x.numel(), PARTS=self._used, N=1024)
+
+    def launch(
+        self,
+        way: Way,
+        shape: ExpertShape,
+        n: int,
+        pool: Any,
+        table: Any,
+        tokens: Any,
+        line: Any,
+        x: Any,
+        mix: float,
+    ) -> None:
+        """`group` of one row in a given way.
+
+        Parameters
+        ----------
+        way
+            How much each program does.
+        shape, n, pool, table, tokens, line, x, mix
+            As in `group`.
+        """
+        place = (pool, pool.stride(0), table, line, table.shape[1])
+        common: dict[str, Any] = {
+            "HIDDEN": shape.hidden, "WIDTH": shape.width, "MATRIX": shape.matrix_bytes, "FAST": self.fast,
+        } | self._pdl  # fmt: skip
+        power, cdiv = triton.next_power_of_2, triton.cdiv
+        rows, columns, warps = way.up
+        grid = (cdiv(shape.width, rows), n)
+        down = way.down
+        if shape.form == "bf16":
+            up = {"BN": rows, "BK": min(columns, power(shape.hidden)), "num_warps": warps} | common
+            if down is None:
+                every = power(shape.hidden)
+                _whole_row[grid](*place, self.normed, self._parts, mix, NR=every, PARTS=PARTS, **up)
+                return
+            _gate_up_row[grid](*place, self.normed, self._inner, **up)
+            _down_row[(cdiv(shape.hidden, down[0]), n)](
+                *place, self._inner, x, mix, BN=down[0], BK=min(down[1], power(shape.width)), num_warps=down[2],
                 **common,
-                **self._pdl,
-            )
-        else:
-            block = PAIRS_FEW if self.rows < MANY_ROWS else PAIRS_MANY
-            few = block == PAIRS_FEW
-            up = {"BN": 32, "BK": 128, "num_stages": 4} if few else {"BN": 64, "BK": 64, "num_stages": 3}
-            down = (
-                {"BN": 64, "num_warps": 4, "num_stages": 4}
-                if few
-                else {"BN": 128, "num_warps": 8, "num_stages": 3}
-            )
-            _gate_up_rows[(cdiv(shape.width, up["BN"]), n)](
-                *place, tokens, line, most, pairs, self.normed, inner, BM=block, DOT=self._dot, num_warps=4,
-                **up, **common,
             )  # fmt: skip
-            _down_rows[(cdiv(shape.hidden, down["BN"]), n)](
-                *place, tokens, line, most, pairs, inner, x, mix, BM=block, BK=64, DOT=self._dot, **down, **common
-            )
+            return
+        common |= {"FACTORS": shape.factor_bytes, "FORM": FORMS[shape.form]}
+        up = {"BN": rows, "NB": power(shape.hidden // 32), "num_warps": warps} | common
+        if down is None:
+            _whole_quantized[grid](*place, self._bytes, self._factors, self._parts, mix, PARTS=PARTS, **up)
+        else:
+            self._two_quantized(up, down, (shape, n), (*place[:3], tokens, *place[3:], tokens.shape[1]), x, mix)
+
+    def _two_quantized(
+        self, up: dict[str, Any], down: tuple[int, int, int], what: tuple[ExpertShape, int], place: Any, x: Any,
+        mix: float,
+    ) -> None:  # fmt: skip
+        """Gate and up, then down, of (shape, n) quantized experts."""
+        shape, n = what
+        _gate_up_quantized[(triton.cdiv(shape.width, up["BN"]), n)](
+            *place, self._bytes, self._factors, self._inner, **up
+        )
+        own = {"BN": down[0], "NB": triton.next_power_of_2(shape.width // 32), "num_warps": down[2]}
+        _down_quantized[(triton.cdiv(shape.hidden, down[0]), n)](*place, self._inner, x, mix, **(up | own))

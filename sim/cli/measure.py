@@ -50,7 +50,9 @@ def measure(
         typer.Option(min=1, help="Rows of a pass: so many decode passes of the trace are one, as in a window."),
     ] = 1,
     warmup: Annotated[int | None, typer.Option(min=0, help="Of them not counted; a fifth by default.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often every variant is run.")] = 2,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="How often every variant is run; 4 times, or 2 without a card.")
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="All variants, not a few of each kind.")] = False,
     profile: Annotated[
         Path | None,
@@ -85,6 +87,7 @@ def measure(
         raise HardwareError("measuring needs numba: pip install 'expert-residency[live]'")
     if not cardless and not has_card():
         raise HardwareError("no CUDA card here: --cardless runs on the CPU")
+    usual = 2 if cardless else 4
     factors = [_factor(one) for one in group or ["x1"]]
     most = parse_size(disk)
     chosen = None if profile is None else _profile(profile, engine)
@@ -96,8 +99,8 @@ def measure(
     plans = [
         make_plan(
             recorded, label, _label(name, cardless, factor, rows),
-            cardless=cardless, factor=factor, passes=passes, warmup=warmup, rounds=rounds, full=full,
-            calibrate=chosen is None, rows=rows,
+            cardless=cardless, factor=factor, passes=passes, warmup=warmup, full=full, calibrate=chosen is None,
+            rounds=usual if rounds is None else rounds, rows=rows,
         )
         for factor in dict.fromkeys(factors)
     ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Live runs carried out: the machine calibrated and every variant run, in turn, and the files that compare them.
 
-With a card a round takes each measurement of the calibration and then runs each variant, so that both meet the
-same states of the machine. Without one, where these change within seconds, measurements and single runs take
+With a card a round takes each measurement of the calibration and runs each variant among them, so that both meet
+the same states of the machine. Without one, where these change within seconds, measurements and single runs take
 turns, first with a warm page cache, then with a cold one; a figure is then that of the machine left to itself
 (`Outcome.usual_tok_s`).
 """
@@ -122,17 +122,17 @@ def measure(
         turns = {state: run_in_turn(found, run, progress) for state, found in plan.by_state.items()}
 
         def between(state: State) -> None:
-            for _ in range(1 if plan.cardless else len(plan.outcomes)):
-                next(turns[state])
+            next(turns[state])
 
         if profile is None:
             made = calibrate(
                 sizes_of(plan.geometry, plan.longest), Path(place), name=plan.label,
                 family=plan.geometry.quant_family, cardless=plan.cardless, workers=workers,
-                rounds=plan.calibration_rounds, progress=progress, between=between, on=on,
+                rounds=plan.calibration_rounds, progress=progress, between=between,
+                turns=1 if plan.cardless else len(plan.outcomes), on=on,
             )  # fmt: skip
             texts, noisy = (made.profile_toml, made.engine_toml), made.noisy
-            readings = json.dumps(made.readings.table(), indent=0) + "\n"
+            readings = json.dumps(made.readings.table(USUAL if plan.cardless else ON_CARD), indent=0) + "\n"
         else:
             for state, found in plan.by_state.items():
                 for _ in range(plan.rounds * len(found)):

@@ -31,7 +31,7 @@ from expert_residency.traces import RoutingTrace, read_trace
 from expert_residency.traces.bundled import load
 
 FEW_LOOK_UPS = 2_000
-GROUPS = ("h200-x1", "h200-x4", "h200-x1-r16", "epyc2-cardless")
+GROUPS = ("h200-x1", "h200-x4", *(f"h200-x1-r{rows}" for rows in (2, 4, 16, 64, 512)), "epyc2-cardless")
 """Groups that ship."""
 
 

@@ -81,7 +81,32 @@ def sizes_of(geometry: ModelGeometry, trace: RoutingTrace | None = None) -> Live
         rows,
         max(1, pairs),
         8 * geometry.expert_bytes[0] / geometry.expert_params if known else 0.0,
+        *((missed(trace, "static"), missed(trace, "lru")) if trace is not None and rows == 1 else ((), ())),
     )
+
+
+def missed(trace: RoutingTrace, eviction: str) -> tuple[tuple[int, ...], ...]:
+    """For each layer the experts that miss with a third of all in slots, in that order.
+
+    Parameters
+    ----------
+    trace
+        Passes of one row.
+    eviction
+        Policy; what misses gets a slot unless it is `static`.
+
+    Returns
+    -------
+    tuple of tuple of int
+        Experts of each layer.
+    """
+    geometry = trace.geometry
+    slots = Capacity(slots_per_layer=max(geometry.top_k, geometry.experts // 3))
+    choices = LiveChoices(slots, eviction=eviction, miss="cpu", fill=eviction != "static")
+    found: list[list[int]] = [[] for _ in range(geometry.n_layers)]
+    for step in make_schedule(trace, choices).steps:
+        found[step.layer] += [key % geometry.experts for key in step.cpu]
+    return tuple(map(tuple, found))
 
 
 class _Slots:
