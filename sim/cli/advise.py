@@ -25,7 +25,7 @@ from expert_residency.sim.cli.trust import show_trust
 if TYPE_CHECKING:
     from expert_residency.sim.studies.advise import Advice, Ask, Task
 
-PASSES = 120
+PASSES = 80
 
 
 @app.command()

@@ -134,9 +134,7 @@ def range_of(one: Constant) -> tuple[float, float]:
     return math.exp(-Z90 * down), math.exp(Z90 * up)
 
 
-def advise(
-    task: Task, *, runs: int = DRAWS, seed: int = 1, progress: Callable[[str], None] | None = None
-) -> Advice:
+def advise(task: Task, *, runs: int = DRAWS, progress: Callable[[str], None] | None = None) -> Advice:
     """The best setting of a task.
 
     Parameters
@@ -145,8 +143,6 @@ def advise(
         Knobs and their speeds.
     runs
         Of the interval.
-    seed
-        Of drawn starts.
     progress
         Told what is done next.
 
@@ -162,7 +158,7 @@ def advise(
     """
     say = progress or (lambda _: None)
     searcher = Searcher(task, say)
-    found = searcher.search(seed)
+    found = searcher.search()
     worths = tuple(_worth(searcher, found, at) for at in range(len(task.controls)))
     say("what constants change")
     flips, felt = _flips(task, found, worths)

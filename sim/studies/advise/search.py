@@ -1,13 +1,12 @@
 """The best setting: one knob after the other, from several starts, every setting once.
 
 From each start the knobs are taken in turn, each put to its best value with the others held, until a round changes
-nothing: no single knob then gains anything. Starts are the engine's defaults, each knob's best value there, and a
-few drawn ones; in how many the same setting was found is said. A space of few settings is searched whole.
+nothing: no single knob then gains anything. Starts are the engine's defaults and each knob's best value there; in
+how many the same setting was found is said. A space of few settings is searched whole.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
@@ -18,7 +17,6 @@ from expert_residency.sim.studies.advise.task import Setting, Task, no_setting
 
 WHOLE = 200
 """Settings up to which all are tried."""
-DRAWN = 1
 ROUNDS = 8
 ALIKE = 1e-6
 PLAIN = 0.01
@@ -85,7 +83,7 @@ class Searcher:
         values = self.task.controls[at].values
         return {value: self.speed(self.replaced(setting, at, value)) for value in values}
 
-    def search(self, seed: int = 1) -> Found:
+    def search(self) -> Found:
         """The best setting.
 
         Raises
@@ -100,9 +98,7 @@ class Searcher:
                 self.speed(setting)
             ends = [max(self.known, key=self._rank)]
         else:
-            dice = random.Random(seed)
             starts = [default, tuple(self._best_of(default, at) for at in range(len(controls)))]
-            starts += [tuple(dice.choice(c.values) for c in controls) for _ in range(DRAWN)]
             ends = []
             for number, start in enumerate(starts, start=1):
                 self.said(f"search {number} of {len(starts)}")
@@ -112,7 +108,12 @@ class Searcher:
         if speed is None:
             raise no_setting(self.task.refused)
         agreed = sum(self._rank(end)[0] >= speed * (1 - ALIKE) for end in ends)
-        plain = self._plainest(best, default)
+        while True:
+            plain = self._plainest(best, default)
+            beside = [self.replaced(plain, at, v) for at in range(len(controls)) for v in self.along(plain, at)]
+            if (first := max(beside, key=self._rank)) == plain or self._rank(first) <= self._rank(best):
+                break
+            best = self._climb(first)
         found = self.known[plain]
         assert found is not None
         return Found(plain, found, default, agreed, len(ends), len(ends) == 1)
