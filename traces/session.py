@@ -18,8 +18,6 @@ KV_TYPES: dict[str, tuple[float, float]] = {
     "q8_0": (8.5, 8.5),
 }
 """Bits of a stored key value and of a value value, scales of their blocks included."""
-KV_TYPE = "fp16"
-"""Where neither the user nor the engine's preset says how a cell is stored."""
 
 
 @dataclass(frozen=True)

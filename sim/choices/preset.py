@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from expert_residency.hwmodels.quantity import Count, Quantity, Rate, Share
 from expert_residency.sim.choices.knob import Knob
+from expert_residency.sim.choices.kv_type import KV_TYPE
 from expert_residency.toml import Shelf, checked
-from expert_residency.traces.session import KV_TYPE
 
 ENGINES = Shelf("expert_residency.sim.choices", "presets", "engine")
 """Where presets are."""

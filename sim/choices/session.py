@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from expert_residency.errors import SimError
 from expert_residency.hwmodels.vram import Line
+from expert_residency.sim.choices.kv_type import KV_TYPE
 from expert_residency.traces import ModelGeometry
-from expert_residency.traces.session import KV_TYPE, SessionShape
+from expert_residency.traces.session import SessionShape
 
 MIN_KV_RESIDENT_CELLS = 20_480
 """Smallest part of a streamed KV cache that the engine Strata keeps on the card."""

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from expert_residency.errors import SimError
 from expert_residency.hwmodels.units import parse_size
 from expert_residency.sim.choices.capacity import WAYS, Auto, Capacity
+from expert_residency.sim.choices.kv_type import KV_TYPE
 from expert_residency.text import check_known
-from expert_residency.traces.session import KV_TYPE
 
 if TYPE_CHECKING:
     from expert_residency.hwmodels.profile import HardwareProfile

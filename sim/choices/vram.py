@@ -8,9 +8,9 @@ from dataclasses import replace
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.ram import HostBudget, host_budget
 from expert_residency.hwmodels.vram import STAGE_RESERVE_BYTES, Line, VramBudget, Weights, vram_budget
+from expert_residency.sim.choices.kv_type import KV_TYPE
 from expert_residency.sim.choices.session import session_lines, session_shape, streamed_kv_bytes
 from expert_residency.traces import ModelGeometry
-from expert_residency.traces.session import KV_TYPE
 
 
 def card_budget(

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from expert_residency.sim.choices.kv_type import KV_TYPE
 from expert_residency.sim.choices.spec import CHOICES, DEFAULTS
-from expert_residency.traces.session import KV_TYPE
 
 Words = dict[str, Any]
 """What a command line gives of `CHOICES`, by name."""

@@ -19,10 +19,10 @@ from expert_residency.hwmodels.vram import (
     VramBudget,
     slot_bytes,
 )
+from expert_residency.sim.choices.kv_type import KV_TYPE
 from expert_residency.sim.choices.session import session_lines, session_shape, streamed_kv_bytes
 from expert_residency.sim.split.cards import Card
 from expert_residency.traces import ModelGeometry
-from expert_residency.traces.session import KV_TYPE
 
 HostMode = Literal["arena", "mmap", "resident", "budget"]
 HOST_MODES: tuple[HostMode, ...] = ("arena", "mmap", "resident", "budget")

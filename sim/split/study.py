@@ -13,6 +13,7 @@ from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.units import GIB
 from expert_residency.sim.choices.caveats import caveats, texts
+from expert_residency.sim.choices.kv_type import KV_TYPE
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.trace import fit_geometry
 from expert_residency.sim.runs.interval import Interval
@@ -26,7 +27,6 @@ from expert_residency.sim.split.placement import Placement, Problem, Shortfall
 from expert_residency.sim.split.planner import MAX_CARDS, Planner
 from expert_residency.sim.split.timed import Simulated, simulate_placement
 from expert_residency.traces import ModelGeometry, RoutingTrace, load_model
-from expert_residency.traces.session import KV_TYPE
 
 if TYPE_CHECKING:
     import pandas as pd

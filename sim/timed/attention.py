@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from expert_residency.errors import SimError
+from expert_residency.sim.choices.kv_type import KV_TYPE
 from expert_residency.sim.timed.machine import Machine
 from expert_residency.text import check_known
 from expert_residency.traces import ModelGeometry, RoutingTrace
-from expert_residency.traces.session import KV_TYPE, KV_TYPES
+from expert_residency.traces.session import KV_TYPES
 
 FAMILY = "bf16"
 """Rate of the card's that KV is read at."""
