@@ -64,7 +64,10 @@ BLOCKS: dict[str, dict[str, Block]] = {
         "published": Block("expert_residency.sim.validation.published_table:published_table"),
         "llamacpp": Block("expert_residency.sim.validation.llamacpp:llamacpp_table"),
     },
-    "validation": _blocks("expert_residency.sim.validation.measured.cases", "machines_table"),
+    "validation": {
+        **_blocks("expert_residency.sim.validation.measured.cases", "machines_table"),
+        **_blocks("expert_residency.hwmodels.runs.machine_files", "columns_table", costly=False),
+    },
     "live": {"live": Block("expert_residency.sim.validation.live_table:shipped_table", costly=True)},
     "synthetic": {name: Block("synthetic_figures:table", name) for name in STYLES},
     "split": _blocks("split_tables", "seed", "ram", "formula", "measured", "third", "pair"),

@@ -352,7 +352,8 @@ CASES: dict[str, dict[str, Any]] = {
         "--exact": alone("--group exact", "--group exact --exact <in>/exact.parquet@25MiB"),
         "--live": Refused("--live <in>"), "--published": Refused("--published <in>/a.txt"),
         "--plot": alone("--group published", "--group published --plot p.svg"), "--json": "--json other.json",
-        "--check": "--check", "--cases": "--no-cases",
+        "--check": "--check", "--cases": "--no-cases", "--add": Refused("--add <in>/a.txt"),
+        "--out": Refused("--out o"),
     },
     "vram": {
         "--model": alone(DRAFTED, DRAFTED.replace("qwen3.8-flash-next", "gpt-oss-20b")),
@@ -593,6 +594,8 @@ def test_the_kv_type_has_one_name_everywhere(words: str, inputs: Inputs) -> None
             "-ngl 9", "--split-mode row",
         )),
         ("run --trace bundled:tinymoe-prose --hardware rtx-3090 --capacity 25% --format parquet", "--format"),
+        *((f"validate --add <in>/a.txt {more}", more.split()[0]) for more in ("--check", "--plot p.svg")),
+        ("validate --out o", "--add"),
         ("validate --group exact --live <in>", "--live"),
         ("validate --group exact --published <in>/a.txt", "--published"),
         ("validate --group published --exact <in>/exact.parquet@25MiB", "--exact"),

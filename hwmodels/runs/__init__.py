@@ -17,9 +17,9 @@ from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from expert_residency.errors import HardwareError
 from expert_residency.text import unknown
@@ -37,6 +37,14 @@ class Span(NamedTuple):
         return (self.low + self.high) / 2
 
 
+def _share_pct(text: Any) -> Any:
+    """A range of percents."""
+    span = _span(text)
+    if isinstance(span, Span) and not span.low <= span.high <= 100:
+        raise ValueError(f"{text!r} is no percentage, nor a range of them from low to high")
+    return span
+
+
 def _span(text: Any) -> Any:
     """``70``, ``70-74`` and ``81-96 (first requests)``; an empty cell is unknown, anything else an error."""
     if not isinstance(text, str):
@@ -47,7 +55,9 @@ def _span(text: Any) -> Any:
     return Span(float(found[1]), float(found[2] or found[1]))
 
 
-MaybeSpan = Annotated[Span | None, BeforeValidator(_span)]
+_WRITTEN = {"anyOf": [{"type": "number", "minimum": 0, "maximum": 100},
+                      {"type": "string", "pattern": r"^[\d.]+-[\d.]+( \(.*\))?$"}]}  # fmt: skip
+MaybeSpan = Annotated[Span | None, BeforeValidator(_share_pct), WithJsonSchema(_WRITTEN)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 
@@ -162,23 +172,44 @@ class SlotCount(_Row):
 class MeasuredRun(_Row):
     """One row of a file in `measured/`: a decode speed that somebody printed (`measured/README.md`)."""
 
+    model_config = ConfigDict(title="A measured run", use_attribute_docstrings=True)
+
     source: str = Field(min_length=3)
-    date: str = ""
+    """Where it was printed, so that others find it: address, report, or whose run it is."""
+    date: str = Field(default="", pattern=r"^(\d{4}(-\d\d){0,2})?$")
+    """Of the run: 2026, 2026-10 or 2026-10-06."""
     gpu: str
+    """The card as its maker calls it, with its memory where there are two of the name; `none` without one."""
     n_gpus: Count
+    """Cards of that kind; 0 without one and for a chip that shares its memory."""
     cpu: str = ""
+    """Processor; sockets before it (`2x Xeon Gold 6454S`), pool and instructions in brackets,
+    `(7 workers, AVX2)`."""
     ram: str = ""
+    """Of the host, as `64 GB DDR5-5600 2-ch`."""
     link: str = ""
+    """As `PCIe4 x16, 24.0 GB/s probe`."""
     model: str
+    """By name, without its quantization."""
     quant: str = ""
+    """Of the experts, as the file's name has it."""
     engine: str
+    """With its version, as `llama.cpp b6500`."""
     mode: str = ""
+    """Flags that decide where experts are: `ncmoe 24`, `all in VRAM`, `arena, pcie-frac 0.55`."""
     cache: str = ""
+    """What holds experts on the card: `3897 slots 7.44 GiB`."""
     workload: str = ""
+    """Prompt and context, as `tg128, context 4096`."""
     tok_s: Positive
+    """Decode speed in tokens a second."""
     hit_rate_pct: MaybeSpan = None
+    """Share of look-ups that the card served by the engine's count: `95.8`, or a range `81-96`."""
     kind: Literal["run", "resident", "lossy", "flagged"]
+    """`run`; `resident`: all experts on the card; `lossy`: the engine changes the routing; `flagged`: memory
+    over-committed or a cache without effect."""
     read_in: Literal["source", "page", "thread", "derived"]
+    """The report itself, a page or a thread that tells it, or arithmetic on what was printed."""
 
 
 class ConstantSource(_Row):
@@ -195,6 +226,14 @@ class ConstantSource(_Row):
 
 
 RowT = TypeVar("RowT", bound=_Row)
+
+
+class Line(NamedTuple, Generic[RowT]):
+    """A row, the cells that it was written in, and where it ends in the file."""
+
+    number: int
+    cells: dict[str, str]
+    row: RowT
 
 
 class LlamaRun(_Row):
@@ -277,9 +316,20 @@ def load_slot_counts(path: Path | None = None) -> tuple[SlotCount, ...]:
 
 def load_measured_runs() -> tuple[MeasuredRun, ...]:
     """Rows of all files in `measured/`; errors as in `load_strata_runs`."""
+    return tuple(row for rows in measured_files().values() for row in rows)
+
+
+@cache
+def measured_files() -> dict[str, tuple[MeasuredRun, ...]]:
+    """Rows of `measured/` by the name of their file."""
     folder = resources.files("expert_residency.hwmodels.runs") / "measured"
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".csv")), key=lambda file: file.name)
-    return tuple(row for file in files for row in _read(MeasuredRun, file, f"measured/{file.name}"))
+    return {file.name: _read(MeasuredRun, file, f"measured/{file.name}") for file in files}
+
+
+def load_measured_file(path: Path) -> list[Line[MeasuredRun]]:
+    """A user's measured runs, columns as in `measured/`; errors as in `load_strata_runs`."""
+    return _lines(MeasuredRun, path, path)
 
 
 def load_constant_sources(path: Path | None = None) -> tuple[ConstantSource, ...]:
@@ -293,40 +343,53 @@ def _load(row_type: type[RowT], path: Path | None, shipped: str) -> tuple[RowT, 
 
 
 def _read(row_type: type[RowT], file: Traversable, where: str | Path) -> tuple[RowT, ...]:
+    return tuple(line.row for line in _lines(row_type, file, where))
+
+
+def _lines(row_type: type[RowT], file: Traversable, where: str | Path) -> list[Line[RowT]]:
+    """All rows; what is wrong with any of them is said at once."""
     try:
-        text = file.read_text("utf-8")
+        text = file.read_text("utf-8-sig")
     except OSError as error:
         raise HardwareError(f"cannot read the runs: {error.strerror}", path=where) from None
     except UnicodeDecodeError:
         raise HardwareError("not a text file", path=where) from None
     table = csv.reader(text.splitlines(), strict=True)
+    found: list[Line[RowT]] = []
+    faults: list[str] = []
     try:
         header = next(table, [])
-        _check_header(row_type, header, where)
-        return tuple(_row(row_type, header, cells, where, table.line_num) for cells in table if cells)
+        faults += [f"line 1: {fault}" for fault in _header_faults(row_type, header)]
+        for cells in () if faults else filter(None, table):
+            row = _row(row_type, header, cells)
+            if isinstance(row, list):
+                faults += [f"line {table.line_num}: {fault}" for fault in row]
+            else:
+                found.append(Line(table.line_num, dict(zip(header, cells, strict=True)), row))
     except csv.Error as error:
-        raise HardwareError(f"not valid CSV: {error}", path=where, place=f"line {table.line_num}") from None
+        faults.append(f"line {table.line_num}: not valid CSV: {error}")
+    if faults:
+        raise HardwareError("; ".join(faults), path=where)
+    return found
 
 
-def _check_header(row_type: type[RowT], header: list[str], where: object) -> None:
+def _header_faults(row_type: type[RowT], header: list[str]) -> list[str]:
     fields = row_type.model_fields
-    for column in header:
-        if column not in fields:
-            raise HardwareError(unknown("column", column, fields), path=where, place="line 1")
-    twice = next((column for column in header if header.count(column) > 1), None)
-    if twice is not None:
-        raise HardwareError(f"column {twice!r} appears twice", path=where, place="line 1")
+    faults = [unknown("column", column, fields) for column in header if column not in fields]
+    faults += [f"column {name!r} appears twice" for name in dict.fromkeys(header) if header.count(name) > 1]
     missing = [name for name, field in fields.items() if field.is_required() and name not in header]
-    if missing:
-        raise HardwareError(f"column {missing[0]!r} is missing", path=where, place="line 1")
+    return faults + [f"column {name!r} is missing" for name in missing]
 
 
-def _row(row_type: type[RowT], header: list[str], cells: list[str], where: object, line: int) -> RowT:
+def _row(row_type: type[RowT], header: list[str], cells: list[str]) -> RowT | list[str]:
+    """The row, or what is wrong with its cells."""
     if len(cells) != len(header):
-        raise HardwareError(f"{len(cells)} cells under {len(header)} columns", path=where, place=f"line {line}")
+        return [f"{len(cells)} cells under {len(header)} columns"]
     try:
         return row_type.model_validate({name: cell for name, cell in zip(header, cells, strict=True) if cell})
     except ValidationError as error:
-        first = error.errors()[0]
-        what = "is empty" if first["type"] == "missing" else f"{first['input']!r}: {first['msg'].lower()}"
-        raise HardwareError(f"{first['loc'][0]} {what}", path=where, place=f"line {line}") from None
+        return [
+            f"{one['loc'][0]} "
+            + ("is empty" if one["type"] == "missing" else f"{one['input']!r}: {one['msg'].lower()}")
+            for one in error.errors()
+        ]

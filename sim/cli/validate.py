@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.common import JsonOpt, number, percent, picture, say, show, table, write_json
+from expert_residency.sim.cli.common import JsonOpt, given, number, percent, picture, say, show, table, write_json
 
 if TYPE_CHECKING:
     from expert_residency.sim.validation.cases import Bounds, Case, Summary
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def validate(
+    context: typer.Context,
     group: Annotated[
         list[str] | None,
         typer.Option(
@@ -38,6 +39,20 @@ def validate(
     published: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="More published runs, columns as in strata.csv.")
     ] = None,
+    add: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUNS.csv",
+            help="Only this: check measured runs of your own, predict them by rows of other machines, say "
+            "what they would change.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="With --add: write the files of the machines there; rows in them are kept."
+        ),
+    ] = None,
     json: JsonOpt = None,
     plot: Annotated[
         Path | None, typer.Option(callback=picture, help="Write a scatter plot of predicted against measured.")
@@ -55,6 +70,8 @@ def validate(
     )
     from expert_residency.text import check_known
 
+    if _added(context, add, out, json):
+        return
     chosen = group or list(SECTIONS)
     for name in chosen:
         check_known("group", name, (*SECTIONS, "advice"))
@@ -110,6 +127,22 @@ def validate(
             say(f"past the limit: {line}")
     if check and past:
         raise typer.Exit(1)
+
+
+def _added(context: typer.Context, add: Path | None, out: Path | None, json: Path | None) -> bool:
+    """Rows of the user's own, if that is what is asked."""
+    from expert_residency.errors import SimError
+
+    if add is None:
+        if out is not None:
+            raise SimError("--out writes the files of --add RUNS.csv: give it too")
+        return False
+    if beside := given(context, "add", "out", "json"):
+        raise SimError(f"--add stands alone: leave out {', '.join(beside)}")
+    from expert_residency.sim.cli.validate_added import validate_added
+
+    validate_added(add, out, json)
+    return True
 
 
 def _cases(

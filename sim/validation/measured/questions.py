@@ -118,16 +118,19 @@ def _shipped() -> tuple[Question | Unasked, ...]:
     return tuple(_once(found))
 
 
+def run_key(one: Question) -> tuple[object, ...]:
+    """What two tellings of one run have in common."""
+    row = one.row
+    return one.machine.name, row.n_gpus, row.mode, row.cache, row.workload, one.geometry.name, row.tok_s
+
+
 def _once(found: Iterable[Question | Unasked]) -> Iterator[Question | Unasked]:
     """Each run once: a figure that stands twice, its digits equal, under two names of one file was run once."""
     seen: dict[tuple[object, ...], str] = {}
     for one in found:
-        if isinstance(one, Question):
-            row = one.row
-            key = (one.machine.name, row.n_gpus, row.mode, row.cache, row.workload, one.geometry.name, row.tok_s)
-            if (first := seen.setdefault(key, one.name)) != one.name:
-                yield Unasked(one.row, f"the same run is listed twice: {first}")
-                continue
+        if isinstance(one, Question) and (first := seen.setdefault(run_key(one), one.name)) != one.name:
+            yield Unasked(one.row, f"the same run is listed twice: {first}")
+            continue
         yield one
 
 
