@@ -108,7 +108,7 @@ def test_a_model_of_one_file_has_a_budget(folder: Path) -> None:
         residency(folder, "vram", "--model", "model.toml", "--hardware", "./machine.toml", "--json", "-")
     )
     lines = {line["line"]: line["bytes"] for line in found["lines"]}
-    assert lines["KV, int8, 4,096 cells"] == 4096 * 3 * 2 * 66
+    assert lines["KV, fp16, 4,096 cells"] == 4096 * 3 * 2 * 64 * 2
     assert found["slots"] == 24
 
 
