@@ -144,7 +144,7 @@ def _capacity(alt: Any, rows: pd.DataFrame) -> Figure:
         "capacity",
         "Speed against capacity",
         "For each eviction policy its best over everything else that the filters leave. Dashed: the best of the "
-        "policies that see the future, which no real policy can pass.",
+        "policies that see the future: what foresight is worth, and no bound on time.",
         chart,
         ("capacity_gib", "tokens_per_s", "eviction", "oracle"),
         panels="group",

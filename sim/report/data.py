@@ -82,7 +82,7 @@ def report_rows(frame: pd.DataFrame) -> pd.DataFrame:
         for r in rows[["policy", "hardware", "room"]].itertuples(index=False)
     ]
     rows["short"] = [
-        f"bound {policy}" if oracle else f"#{rank:.0f} {policy}"
+        f"oracle {policy}" if oracle else f"#{rank:.0f} {policy}"
         for rank, oracle, policy in zip(rows["rank"], rows["oracle"], rows["policy"], strict=True)
     ]
     rows["group"] = _groups(rows)
