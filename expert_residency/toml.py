@@ -97,6 +97,10 @@ def _over(below: Table, above: Table) -> Table:
     return below | above
 
 
+def _none(name: str) -> Table | None:
+    return None
+
+
 @dataclass(frozen=True)
 class Shelf:
     """TOML files of one kind, by name where they come with the package and by path where they are the user's.
@@ -113,6 +117,8 @@ class Shelf:
         Puts a file's fields over those of its `base`.
     aliases
         Other names.
+    made
+        Tables of a name that stands for no file, as a machine from parts; None where it stands for nothing.
     """
 
     package: str
@@ -121,6 +127,7 @@ class Shelf:
     error: type[UserError] = SimError
     over: Callable[[Table, Table], Table] = _over
     aliases: Callable[[], Mapping[str, str]] = field(default=dict)
+    made: Callable[[str], Table | None] = _none
 
     def names(self) -> list[str]:
         """Names of the packaged files, sorted."""
@@ -134,7 +141,12 @@ class Shelf:
         UserError
             Of the class `error`: as `load`, or an unknown name (the valid ones are listed).
         """
-        return load(self._file(name, self._all() if as_base else self.names()), self.error, self.where(name))
+        known = self._all() if as_base else self.names()
+        if not is_path(name) and (plain := str(name).lower()) not in known and plain not in self.aliases():
+            made = self.made(str(name))
+            if made is not None:
+                return dict(made)
+        return load(self._file(name, known), self.error, self.where(name))
 
     def where(self, name: str | Path) -> str:
         """What a file is called in errors."""

@@ -3,7 +3,7 @@
 A user's file may start from another profile and change only some fields::
 
     name = "my-5070"
-    base = "rtx-5070-7900x"        # a name, or a path relative to this file
+    base = "rtx-5070-7900x"        # a name, a card, CARD:cpu=...,ram=..., or a path relative to this file
     summary = "the same card in a Gen5 slot"
     [link]
     pcie = "5.0 x16"
@@ -105,8 +105,12 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def _from_parts(name: str) -> dict[str, Any] | None:
+    return machine_tables(name) if is_machine(name) else None
+
+
 PROFILES = Shelf(
-    "expert_residency.hwmodels", "profiles", "hardware profile", HardwareError, _over, profile_aliases
+    "expert_residency.hwmodels", "profiles", "hardware profile", HardwareError, _over, profile_aliases, _from_parts
 )
 """Where profiles are."""
 

@@ -42,6 +42,8 @@ def parse_size(text: str | int | float) -> int:
         For a bare number, an unknown unit, or a negative size.
     """
     number, unit = _split(text)
+    if not unit and not number:
+        raise HardwareError(f"size {text} has no unit; write 0B for none, else a number and a unit, as in 4000MiB")
     if not unit:
         raise HardwareError(
             f"size {text} has no unit; write {text}MB for {int(number * MB):,} bytes, {text}MiB for "

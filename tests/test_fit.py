@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import make_spec
 from expert_residency.sim.choices.trace import routing_of
+from expert_residency.sim.cli.fit import _write
 from expert_residency.sim.runs.constants import scaled
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.studies.fit import MeasuredRun, constants_of, fit_runs, read_runs
@@ -124,6 +126,21 @@ def test_what_is_written_is_what_was_fitted(trace, tmp_path):
     if text:
         (tmp_path / "engine.toml").write_text(text)
         assert load_engine(str(tmp_path / "engine.toml")).name == "generic-fitted"
+
+
+@pytest.mark.parametrize("hardware", ["rtx-3060", "rtx-3060:cpu=ryzen-5-5600x,ram=32GB", "./own/machine"])
+def test_a_fitted_file_loads_whatever_it_was_fitted_from(hardware, trace, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "own" / "machine").write_text('base = "rtx-3060"\nname = "mine"\nsummary = "mine"\n')
+    (tmp_path / "own" / "engine").write_text(f'base = "{ENGINE}"\nname = "ours"\n')
+    found = fit_runs(truth(trace, {}, CHOICES[:1]), hardware, "own/engine", lambda _: trace)
+    own = replace(found.fitted[0], constant=replace(found.fitted[0].constant, card=None, path=("cpu_layer_us",)))
+    found = replace(found, fitted=[*found.fitted, own])
+    _write(found, Path("other") / "here.toml", hardware, "own/engine", Path("runs.csv"))
+    assert load_profile(tmp_path / "other" / "here.toml").ram.total_gib == found.profiles[0].ram.total_gib
+    assert load_engine(str(tmp_path / "other" / "here.engine.toml")).name == "ours-fitted"
 
 
 @pytest.mark.slow

@@ -543,6 +543,14 @@ def test_a_tables_predictions_are_kept_by_falling_score(tmp_path: Path) -> None:
     np.testing.assert_allclose(trace.prediction_scores[1], [0.7, 0.2, 0.1, 1.2, 0.7, 0.1] * 2, rtol=1e-6)
 
 
+def test_a_prediction_from_before_the_first_layer_is_refused(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.csv", WIDE)
+    columns = "layer=l,experts=e0,predicted_d{}=e1"
+    assert read_trace(path, model=SMALL, columns=columns.format(1)).predictions
+    with pytest.raises(TraceError, match="predicted_d2: 2 layers ahead, expected at most 1 "):
+        read_trace(path, model=SMALL, columns=columns.format(2))
+
+
 @pytest.mark.parametrize(
     ("columns", "says"),
     [

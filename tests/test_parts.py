@@ -209,3 +209,24 @@ def test_a_composed_machine_is_a_profile_everywhere() -> None:
     made = load_profile("rtx-3060:cpu=5600x,ram=32GB")
     assert isinstance(made, HardwareProfile)
     assert made.cpu.gflops is not None
+
+
+@pytest.mark.parametrize(
+    "name", ["rtx-3060", "RTX-3060", "rtx-3060:cpu=ryzen-5-5600x,ram=32GB,link=4.0x8", "rtx-5070"]
+)
+def test_a_file_may_start_from_whatever_names_a_machine(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "here.toml"
+    file.write_text(f'base = "{name}"\nname = "here"\nsummary = "mine"\n')
+    like = load_profile(name)
+    plain = load_profile(file)
+    same = {"name", "summary", "aliases"}
+    assert plain.name == "here"
+    assert plain.model_dump(exclude=same) == like.model_dump(exclude=same)
+
+
+@pytest.mark.parametrize(("name", "says"), [("rtx-9999", "unknown hardware profile 'rtx-9999'"),
+                                            ("rtx-3060:cpu=nothing-9", "nothing-9")])  # fmt: skip
+def test_a_base_that_names_no_machine_is_refused(name: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "here.toml").write_text(f'base = "{name}"\nname = "here"\nsummary = "mine"\n')
+    with pytest.raises(HardwareError, match=says):
+        load_profile(tmp_path / "here.toml")

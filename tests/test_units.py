@@ -44,13 +44,21 @@ def test_fractions_are_cut_to_whole_bytes(number, unit):
     assert exact - 1 < parse_size(f"{number:f}{unit}") <= exact
 
 
-@given(st.integers(0, 10**12))
+@given(st.integers(1, 10**12))
 def test_a_bare_number_is_refused_with_both_readings(number):
     readings = [
         f"{number}{unit} for {number * n:,} bytes" for unit, n in (("MB", 10**6), ("MiB", 2**20), ("GB", 10**9))
     ]
     with pytest.raises(HardwareError, match=".*".join(readings)):
         parse_size(number)
+
+
+@pytest.mark.parametrize("text", ["0", 0, "0.0", 0.0])
+def test_nothing_without_a_unit_is_refused_in_one_sentence(text):
+    with pytest.raises(
+        HardwareError, match=r"^size 0(\.0)? has no unit; write 0B for none, else a number and a unit"
+    ):
+        parse_size(text)
 
 
 @pytest.mark.parametrize(

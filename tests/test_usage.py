@@ -59,17 +59,24 @@ def test_every_form_gives_the_same_counts(tmp_path: Path) -> None:
         np.testing.assert_array_equal(read_usage(path, SMALL), COUNTS)
 
 
-def test_out_as_every_engines_own_file(tmp_path: Path) -> None:
+def test_out_as_every_engines_own_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = load_model("granite-3.0-1b-a400m")
     rng = np.random.default_rng(3)
     counts = rng.permutation(model.n_experts).reshape(model.n_layers, model.experts)
     np.save(tmp_path / "m.npy", counts)
     expected = [int(key) for key in np.argsort(-counts.reshape(-1)) if counts.reshape(-1)[key]]
-    for name in ("p.csv", "p.pt", "p.strp", "p.ot"):
+    says = {
+        "p.csv": f"{len(expected)} experts used, all in the file, the most used first; 40 slots hold 40 of them",
+        "p.pt": f"the counts of all {model.n_experts} in the file, whatever the slots",
+        "p.strp": f"{len(expected)} experts used, 40 of them in 40 slots",
+        "p.ot": f"1 of {model.n_layers} layers stay on the card: {model.experts} experts in 40 slots",
+    }
+    for name, held in says.items():
         with pytest.raises(SystemExit) as end:
             main(["placement", "--from", str(tmp_path / "m.npy"), "--model", model.name, "--slots", "40",
                   "--out", str(tmp_path / name)])  # fmt: skip
         assert end.value.code == 0
+        assert held.replace(",", "") in " ".join(capsys.readouterr().out.replace(",", "").split())
     assert (tmp_path / "p.ot").read_text().startswith(r'-ot "blk\.(')
     pool = make_pool(model, Capacity.of("9/layer"))
     assert create("placement", f"profile:file={tmp_path / 'p.csv'}").rank(pool, None) == expected

@@ -313,7 +313,18 @@ def test_stacked_experts_in_a_text_config(tmp_path: Path) -> None:
             lambda f: (f / "model-00002-of-00002.safetensors").unlink(),
             "1 of 2 files are missing: model-00002-of-00002",
         ),
-        (lambda f: _edit(f, {"n_routed_experts": 0}), "config.json: not a mixture-of-experts model"),
+        (
+            lambda f: _edit(f, {"n_routed_experts": 0}),
+            "config.json: not a mixture-of-experts model: n_routed_experts is 0, expected a whole number above 0",
+        ),
+        (
+            lambda f: _edit(f, {"n_routed_experts": "x"}),
+            'n_routed_experts is "x", expected a whole number above 0',
+        ),
+        (
+            lambda f: _edit(f, {"num_hidden_layers": -3}),
+            "num_hidden_layers is -3, expected a whole number above 0",
+        ),
         (lambda f: _edit(f, {"n_routed_experts": 8}), "layer 1 has 4 experts, the config says 8"),
         (lambda f: _edit(f, {"n_routed_experts": 2}), "is of no expert, the config says 2"),
         (lambda f: _edit(f, {"num_experts_per_tok": 9}), "top-k 9 of 4 experts is impossible"),

@@ -13,6 +13,19 @@ from expert_residency.traces.trace import IntArray, csr_offsets
 Scores = npt.NDArray[np.float32]
 
 
+def check_depth(depth: int, n_layers: int) -> None:
+    """See that a look-ahead reaches no further back than the first layer.
+
+    Raises
+    ------
+    TraceError
+        It does.
+    """
+    if depth >= n_layers:
+        most = f"at most {n_layers - 1} (the model has {n_layers} MoE layers)"
+        raise TraceError(f"{depth} layers ahead, expected {most}")
+
+
 def united(
     event: IntArray,
     counts: IntArray,

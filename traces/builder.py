@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from expert_residency.errors import TraceError
-from expert_residency.traces.ahead import united
+from expert_residency.traces.ahead import check_depth, united
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.trace import IntArray, Phase, RoutingTrace, assemble
 from expert_residency.traces.whole import check_whole, lacking, only_layers_seen
@@ -175,6 +175,7 @@ class TraceBuilder:
             counts = np.asarray([len(ids) for _, ids, _ in known])
             flat = np.asarray([e for _, ids, _ in known for e in ids], dtype=np.int64)
             try:
+                check_depth(depth, self.geometry.n_layers)
                 offsets, experts, kept = united(
                     at, counts, flat, own, n_events=trace.n_events, experts=self.geometry.experts
                 )

@@ -216,11 +216,13 @@ def _write(found: FitResult, out: Path, hardware: str, engine: str, runs: Path) 
     from expert_residency.errors import SimError
     from expert_residency.files import write_text
     from expert_residency.sim.studies.fit.write import preset_toml, profile_toml
+    from expert_residency.toml import is_path
 
     if len(found.profiles) > 1:
         raise SimError(f"{out}: a machine of {len(found.profiles)} cards is not one profile; fit each card alone")
-    base = str(Path(hardware).resolve()) if hardware.endswith(".toml") else hardware
-    write_text(out, profile_toml(found, base, runs.name))
-    text = preset_toml(found, str(Path(engine).resolve()) if engine.endswith(".toml") else engine, runs.name)
+    # Bases are relative to the file that names them, which may be in another folder.
+    bases = [str(Path(name).resolve()) if is_path(name) else name for name in (hardware, engine)]
+    write_text(out, profile_toml(found, bases[0], runs.name))
+    text = preset_toml(found, bases[1], runs.name)
     if text:
         write_text(out.with_suffix(".engine.toml"), text)

@@ -71,12 +71,12 @@ def placement(
         recorded = open_trace(trace, fmt, model, reading)
         geometry, table = recorded.geometry, uses(recorded, first, tokens, kept_only=kept_only)
     ranked = ranked_by(table)
-    _write(out, geometry, ranked, table, slots)
-    say(f"{out}: {len(ranked):,} experts used, {min(slots, len(ranked)):,} of them in {slots:,} slots")
+    held = _write(out, geometry, ranked, table, slots)
+    say(f"{out}: {len(ranked):,} experts used, {held}")
 
 
-def _write(out: Path, geometry: ModelGeometry, ranked: list[int], table: Any, slots: int) -> None:
-    """In the form that the name's end says."""
+def _write(out: Path, geometry: ModelGeometry, ranked: list[int], table: Any, slots: int) -> str:
+    """In the form that the name's end says; what the file then holds, in words."""
     from expert_residency.files import write_text
     from expert_residency.policies.placement.strp import StrpProfile, complete, write_strp
 
@@ -86,14 +86,24 @@ def _write(out: Path, geometry: ModelGeometry, ranked: list[int], table: Any, sl
             layer, expert = geometry.layer_of_key(key)
             rows.append(f"{layer},{expert},{table[key]:g},{key // geometry.experts}")
         write_text(out, "\n".join(rows) + "\n")
-    elif out.suffix == ".pt":
+        return f"all in the file, the most used first; {slots:,} slots hold {min(slots, len(ranked)):,} of them"
+    if out.suffix == ".pt":
         from expert_residency.traces.usage import write_matrix
 
         write_matrix(out, table.reshape(geometry.n_layers, geometry.experts))
-    elif out.suffix == ".ot":
+        return f"the counts of all {geometry.n_experts:,} in the file, whatever the slots"
+    if out.suffix == ".ot":
         from expert_residency.traces.usage import override_tensors
 
         write_text(out, override_tensors(table, geometry, slots) + "\n")
-    else:
-        order = complete(ranked, geometry.n_experts)
-        write_strp(out, StrpProfile(geometry.n_layers, geometry.experts, min(slots, len(order)), order))
+        layers = min(slots // geometry.experts, geometry.n_layers)
+        if layers == geometry.n_layers:
+            return f"the file is empty: all {layers} layers fit into {slots:,} slots"
+        return (
+            f"{layers} of {geometry.n_layers} layers stay on the card: {layers * geometry.experts:,} experts in "
+            f"{slots:,} slots"
+        )
+    order = complete(ranked, geometry.n_experts)
+    held = min(slots, len(order))
+    write_strp(out, StrpProfile(geometry.n_layers, geometry.experts, held, order))
+    return f"{min(slots, len(ranked)):,} of them in {slots:,} slots"

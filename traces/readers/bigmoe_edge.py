@@ -204,7 +204,7 @@ def _parse(header: list[str], body: str, first_line: int, path: Path) -> dict[st
     try:
         table = csv.read_csv(
             io.BytesIO(body.encode()),
-            read_options=csv.ReadOptions(column_names=header),
+            read_options=csv.ReadOptions(column_names=header, use_threads=False),  # as in sheet.py
             parse_options=csv.ParseOptions(ignore_empty_lines=False),
             convert_options=csv.ConvertOptions(column_types=kinds, include_columns=wanted,
                                                null_values=[], strings_can_be_null=False),

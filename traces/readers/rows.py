@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from expert_residency.errors import TraceError
-from expert_residency.traces.ahead import united
+from expert_residency.traces.ahead import check_depth, united
 from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.readers.base import source_meta
 from expert_residency.traces.readers.checks import check_ragged_experts, layer_indices
@@ -243,7 +243,7 @@ def trace_of(
     TraceError
         One sentence with the place.
     """
-    said = list(notes)
+    said, n_layers = list(notes), geometry.n_layers
     if not len(rows.layer):
         raise TraceError("the trace has no routing rows", path=path)
     if drafts:
@@ -309,6 +309,7 @@ def trace_of(
     event = np.unique(row_pass * geometry.n_layers + layer, return_inverse=True)[1].reshape(-1)
     for depth, predicted in rows.predicted.items():
         try:
+            check_depth(depth, n_layers)
             offsets, ids, scores = united(event, *predicted, n_events=trace.n_events, experts=geometry.experts)
         except TraceError as error:
             raise TraceError(f"predicted_d{depth}: {error}", path=path) from None

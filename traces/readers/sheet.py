@@ -197,6 +197,7 @@ def load(path: Path, partial: bool, said: list[str]) -> Sheet:
             raise TraceError(f"more than {_MOST_COLUMNS} columns", path=path, place="line 1")
         table = csv.read_csv(
             io.BytesIO(text.encode()),
+            read_options=csv.ReadOptions(use_threads=False),  # its pool may abort a process that ends early
             parse_options=csv.ParseOptions(delimiter=separator),
         )
     except (pa.ArrowException, OSError) as error:

@@ -96,7 +96,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _whole(config: Mapping[str, Any], names: Iterable[str], path: Path, otherwise: str) -> int:
-    """A whole number by the first of its names that is there."""
+    """A whole number by the first of its names that has one."""
+    wrong = ""
     for name in names:
         value = config.get(name)
         several = sorted({v for v in value if type(v) is int}) if isinstance(value, list) else [value]
@@ -104,7 +105,9 @@ def _whole(config: Mapping[str, Any], names: Iterable[str], path: Path, otherwis
             raise TraceError(f"{name} differs between layers ({', '.join(map(str, several))})", path=path)
         if several and type(several[0]) is int and several[0] > 0:
             return several[0]
-    raise TraceError(f"{otherwise}: it has none of {', '.join(names)}", path=path)
+        if value is not None and not wrong:
+            wrong = f"{name} is {json.dumps(value)[:40]}, expected a whole number above 0"
+    raise TraceError(f"{otherwise}: {wrong or 'it has none of ' + ', '.join(names)}", path=path)
 
 
 def _files(folder: Path, config: Path) -> list[Path]:

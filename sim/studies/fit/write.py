@@ -23,7 +23,7 @@ def profile_toml(result: FitResult, base: str, source: str) -> str:
     result
         The fit.
     base
-        Profile that the runs were fitted from, NAME or path.
+        What the runs were fitted from: NAME, card, parts or path.
     source
         File of the runs.
 
