@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expert_residency.sim.cli import tables
+from expert_residency.sim.cli import list_, main, tables
 from expert_residency.sim.cli.tables import LONGEST_WORD, Sheet, fold, table
 from tests.golden_runs import fill, help_cases, said
 
@@ -195,3 +195,17 @@ def test_every_table_of_every_command_has_all_headings_at_80_columns(folder):
                 assert headings_shown(sheet, lines), command
     reached = {file for file, _ in origin.values()} | ELSEWHERE
     assert {file for file, _ in calls_of_table()} == reached, "each file that makes tables has an example"
+
+
+@pytest.mark.parametrize("kind", list_.KINDS)
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_names_of_a_list_can_be_copied_whole(kind, width, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    with pytest.raises(SystemExit) as end:
+        main(["list", kind])
+    assert end.value.code == 0
+    words = {word.strip(",") for word in capsys.readouterr().out.split()}
+    rows = list_._ROWS[kind]()
+    names = {row["name"] for row in rows} | {row["measured_in"] for row in rows if row.get("measured_in")}
+    names |= {alias for row in rows for alias in row.get("aliases", ())}
+    assert not names - words

@@ -42,7 +42,8 @@ def list_things(
         say(f"no {what}")
         return
     columns = list(rows[0])
-    shown = table(None, columns, left=len(columns))
+    heads = [(column, column.replace("_", " ")) for column in columns]
+    shown = table(None, heads, left=len(columns), also_names=("name", "aliases", "measured_in"))
     for row in rows:
         shown.add_row(*(_text(row[column]) for column in columns))
     show(shown)

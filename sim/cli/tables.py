@@ -1,7 +1,7 @@
 """Tables on the screen: at every width each heading, word by word, and each cell is there.
 
 Where the natural widths are too much, text folds, then headings take their short form, then a row becomes a block
-of `heading: value`. Numbers are never folded and headings only between words.
+of `heading: value`. Numbers are never folded, headings and names, to be copied, only between words.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GAP = "  "
 LONGEST_WORD = 24
 """Cells of text keep words together up to so many characters."""
 LONGEST_NAME = 40
-"""The first column folds only if it is wider."""
+"""Names are kept together up to so many characters."""
 TALLEST = 8
 """Lines of a cell; what needs more is easier to read as a block."""
 _PIECE = re.compile(r"[^,;:/+@=|_-]*[,;:/+@=|_-]+|[^,;:/+@=|_-]+")
@@ -72,11 +72,12 @@ def _longest(texts: Iterable[str]) -> int:
 
 @dataclass(frozen=True)
 class Column:
-    """Heading, its short form, and whether the cells are numbers."""
+    """Heading, its short form, and whether the cells are numbers, or names that are never broken."""
 
     heading: str
     short: str
     numbers: bool
+    names: bool = False
 
 
 class Sheet:
@@ -135,7 +136,10 @@ class Sheet:
         longest = _longest(line for text in cells for line in text.split("\n"))
         if whole_name and i == 0 and longest <= LONGEST_NAME:
             return max(words, longest)
-        pieces = (piece for text in cells for word in text.split() for piece in _PIECE.findall(word))
+        whole = [word for text in cells for word in text.split()]
+        pieces = (piece for word in whole for piece in _PIECE.findall(word))
+        if self.columns[i].names and _longest(whole) <= LONGEST_NAME:
+            return max(words, _longest(whole), 1)
         return max(words, min(_longest(pieces), LONGEST_WORD), 1)
 
     def _spread(self, heads: list[str], least: list[int], room: int) -> list[int]:
@@ -192,7 +196,12 @@ class Sheet:
 
 
 def table(
-    title: str | None, columns: Sequence[str | tuple[str, str]], *, left: int = 1, also_text: Collection[str] = ()
+    title: str | None,
+    columns: Sequence[str | tuple[str, str]],
+    *,
+    left: int = 1,
+    also_text: Collection[str] = (),
+    also_names: Collection[str] = (),
 ) -> Sheet:
     """A table whose first `left` columns hold text and the others numbers.
 
@@ -206,6 +215,8 @@ def table(
         How many columns hold text.
     also_text
         Headings of more columns that do.
+    also_names
+        Headings of columns beside the first whose cells are names.
 
     Returns
     -------
@@ -216,7 +227,12 @@ def table(
     return Sheet(
         title,
         [
-            Column(heading, short, numbers=i >= left and heading not in also_text)
+            Column(
+                heading,
+                short,
+                numbers=i >= left and heading not in also_text,
+                names=i == 0 or heading in also_names,
+            )
             for i, (heading, short) in enumerate(pairs)
         ],
     )
