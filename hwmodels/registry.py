@@ -115,6 +115,22 @@ PROFILES = Shelf(
 """Where profiles are."""
 
 
+def check_cards(profiles: Sequence[HardwareProfile]) -> None:
+    """Refuse a second card beside one that shares the processor's memory.
+
+    Raises
+    ------
+    HardwareError
+        Such a set of cards.
+    """
+    shared = next((profile for profile in profiles if profile.link.pcie == "unified"), None)
+    if shared is not None and len(profiles) > 1:
+        raise HardwareError(
+            f"{shared.name}: card and processor share one memory, so that a machine has one of them and no other "
+            f"card; {len(profiles)} are asked for: name it alone, with a count of 1"
+        )
+
+
 def with_parts(
     names: Sequence[str], *, cpu: str | None = None, ram: str | None = None, link: str | None = None
 ) -> dict[str, HardwareProfile | None]:

@@ -16,6 +16,7 @@ from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.choices.preset import ENGINES, EnginePreset, list_engines, load_engine
 from expert_residency.sim.choices.spec import make_spec
 from expert_residency.sim.cli import main
+from expert_residency.sim.cli.advise import _joined, _others
 from expert_residency.sim.runs.constants import scaled
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.split.layers.by_rules import report
@@ -257,6 +258,7 @@ def test_an_engine_of_ones_own_is_one_file(tmp_path, capsys):
         ("--gpu tesla-p40 --gpu rtx-3070 --count 2", "--count 2 is of one card"),
         ("--gpu tesla-p40 --context 5000", "--context beside --session"),
         ("--gpu tesla-p40 --format table", "give it with --trace"),
+        ("--gpu m4-pro --count 2", "share one memory"),
     ],
 )
 def test_what_would_do_nothing_is_refused(words, said, capsys):
@@ -331,3 +333,84 @@ def test_cliffs_are_named_with_the_size_at_which_they_begin():
     profile = load_profile("tesla-p40")
     rate = min(profile.cpu.expert_mb_per_s("pinned", "fp16"), profile.dram.shared_mb_per_s) / 1000
     assert ("workers" in limited) == (math.ceil(rate / core) < profile.cpu.cores.count)
+
+
+def printed(words, capsys, command="advise"):
+    """What a command prints, its lines joined."""
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--model", f"{MODEL}/FP16", "--session", "1GiB", *words.split()])
+    out = capsys.readouterr()
+    assert not ended.value.code, out.err
+    return out.out
+
+
+QUICK = "--passes 8 --draws 2"
+
+
+@pytest.mark.parametrize("cards", [("rtx-3090", "tesla-p40"), ("tesla-p40", "rtx-3090")])
+def test_shares_stand_in_the_order_in_which_the_cards_are_named(cards):
+    task = LayerTask(asked("llama.cpp", cards))
+    made = advise(task, runs=2)
+    for line in task.lines(made.found.best):
+        assert line.placement.cards == cards
+        assert line.options[line.options.index("-ts") + 1].count(",") == 1
+    less = task.fewer_cards(made.found.best)  # the model fits on each, and a hand-off costs
+    assert less is not None
+    assert less.placement.cards == ("rtx-3090",)
+    assert less.placement.tokens_per_s >= made.speed
+
+
+def test_a_card_that_does_not_help_is_named(capsys):
+    out = printed(f"--gpu rtx-3090+rtx-3060 --ram 64GB {QUICK}", capsys)
+    assert "CUDA0 = rtx-3090, CUDA1 = rtx-3060-parts; CUDA_VISIBLE_DEVICES" in out
+    assert "rtx-3060-parts gains nothing: " in out
+    assert "with rtx-3090 alone: -ngl 999" in out
+
+
+def test_an_engine_without_options_for_it_is_told_in_words(capsys):
+    for words in ("--gpu rtx-2060 --ram 64GB --session 3500MiB", "--gpu rtx-3090+rtx-3060 --ram 64GB"):
+        out = printed(f"{words} --engine ktransformers {QUICK}", capsys)
+        assert "-ngl" not in out
+        assert " -ot" not in out
+        assert "-ts" not in out
+        assert "--cpu_infer" in out
+    assert "layers on rtx-3090, " in out
+    task = LayerTask(asked("ktransformers", session=int(9.2e9), cards=("rtx-3080",)))
+    line = task.lines(advise(task, runs=2).found.best)[0]
+    assert line.text.startswith("experts of the first "), line.text
+
+
+def test_without_a_card_nothing_is_placed(capsys):
+    out = printed(f"--gpu none --cpu ryzen-5-5600x --ram 64GB {QUICK}", capsys)
+    assert "cpu-layers" not in out
+    assert "simulated: -t " in out
+    assert "-ngl" not in out
+
+
+def test_reads_of_the_drive_make_a_speed_estimated(capsys):
+    words = f"--gpu rtx-2060 --ram 12GB {QUICK} --headroom 11.8GB --session 3500MiB"
+    out = printed(words, capsys)
+    assert "tok/s estimated, " in out
+    assert "tok/s simulated" not in out
+    out = printed("--gpu rtx-2060 --ram 12GB --headroom 11.8GB --session 3500MiB", capsys, "split")
+    assert "tok/s estimated, " in out
+    assert "tok/s simulated" not in out
+
+
+def test_flags_go_before_what_is_no_flag():
+    assert _joined(["a tier: 96 swaps", "--pool 8", "", "rounds: 4"]) == "--pool 8; a tier: 96 swaps; rounds: 4"
+
+
+def test_what_is_no_flag_is_said_only_beside_the_default(capsys):
+    words = SMALL["swaps"] | {"flag": "tier: {value} swaps", "values": [96, 0]}
+    preset = with_knobs("strata", {"swaps": words, "cache": SMALL["cache"]})
+    task = TimedTask(asked("strata", preset=preset))
+    said = _others(advise(task, runs=2), task)
+    assert all(word.startswith("--mib") for word in said), said
+
+
+def test_two_of_one_shared_memory_are_refused_by_split_too(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["split", "--model", f"{MODEL}/FP16", "--gpu", "m4-pro", "--count", "2", "--session", "1GiB"])
+    assert ended.value.code == 2
+    assert "share one memory" in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,11 +20,14 @@ from expert_residency.sim.cli.common import (
     say,
     show,
     table,
+    warn,
     write_json,
 )
+from expert_residency.sim.cli.split_layers import card_order
 from expert_residency.sim.cli.trust import show_trust
 
 if TYPE_CHECKING:
+    from expert_residency.sim.split.layers.lines import OptionLine
     from expert_residency.sim.studies.advise import Advice, Ask, Task
 
 PASSES = 80
@@ -94,7 +99,8 @@ def advise(
     quiet = str(json) == "-"
     advice = found_by(task, runs=draws, progress=None if quiet else lambda text: say(f"{text} ...", err=True))
     options = layered.lines(advice.found.best) if layered else []
-    lines = [(line.text, line.what, line.placement.tokens_per_s) for line in options]
+    less = layered.fewer_cards(advice.found.best) if layered and len(ask.names) > 1 else None
+    notes = [note for line in options[:1] if layered and (note := layered.why_estimated(advice.found.best, line))]
     geometry = ask.traces[0].geometry
     behind = trust(geometry.label, ask.profiles, ask.preset.name)
     known = texts(caveats(ask.traces[0], hardware=ask.profiles, context_counted=True))
@@ -103,16 +109,18 @@ def advise(
         write_json(
             json,
             head
-            | _plain(advice, task, lines)
+            | _plain(advice, task, options)
+            | {"fewer_cards": None if less is None else _option(less) | {"cards": list(less.placement.cards)}}
             | {"cliffs": [vars(one) for one in falls], "trust": behind.to_dict(), "caveats": known},
         )
         if quiet:
             return
-    _print(advice, task, ask, lines)
+    _print(advice, task, ask, options, less)
     for one in falls:
         say(f"cliff, {one.text}")
     show_trust(behind)
     caution(known)
+    warn(notes)
 
 
 def _ask(
@@ -122,7 +130,7 @@ def _ask(
 ) -> Ask:  # fmt: skip
     """The question of the words."""
     from expert_residency.errors import SimError
-    from expert_residency.hwmodels.registry import load_profile, with_parts
+    from expert_residency.hwmodels.registry import check_cards, load_profile, with_parts
     from expert_residency.hwmodels.units import parse_size
     from expert_residency.sim.choices.preset import load_engine
     from expert_residency.sim.choices.spec import read_names
@@ -137,6 +145,7 @@ def _ask(
     found = [(name, profile or load_profile(name)) for name, profile in made.items()] * count
     if ram is not None:
         found = [(name, profile if made[name] else with_ram(profile, parse_size(ram))) for name, profile in found]
+    check_cards([profile for _, profile in found])
     bare = [name for name, profile in found if not profile.has_card]
     if bare and preset.places == "experts":
         raise SimError(f"engine {engine} keeps single experts on a card, and {bare[0]} has none: ask llama.cpp")
@@ -152,18 +161,42 @@ def _ask(
     )  # fmt: skip
 
 
-def _print(advice: Advice, task: Task, ask: Ask, lines: list[tuple[str, str, float]]) -> None:
+def _say_options(
+    advice: Advice, task: Task, ask: Ask, lines: Sequence[OptionLine], less: OptionLine | None
+) -> None:  # fmt: skip
+    """The settings, each with its speed."""
+    if lines:
+        for line in lines:
+            what = f", {line.what}" if line.options else ""
+            words = _joined([line.text, *_others(advice, task)]) or "the defaults of the engine"
+            say(f"  {line.placement.tokens_per_s:.1f} tok/s {line.placement.how}{what}: {words}")
+        if "-ts" in lines[0].options and len(set(ask.names)) > 1:
+            say(f"  {card_order(lines[0].placement.cards)}")
+        if less is not None:
+            _say_fewer(less, ask.names)
+    else:
+        say(f"  {_joined(_others(advice, task)) or 'the defaults of the engine'}")
+
+
+def _say_fewer(line: OptionLine, names: Sequence[str]) -> None:
+    """What leaves a card out and is as fast."""
+    left = Counter(names) - Counter(line.placement.cards)
+    out = " + ".join(f"{n} x {name}" if n > 1 else name for name, n in left.items())
+    say(
+        f"{out} gains nothing: {line.placement.tokens_per_s:.1f} tok/s {line.placement.how} with "
+        f"{' + '.join(line.placement.cards)} alone: {line.text}"
+    )
+
+
+def _print(
+    advice: Advice, task: Task, ask: Ask, lines: Sequence[OptionLine], less: OptionLine | None
+) -> None:  # fmt: skip
     best, geometry = advice.found, ask.traces[0].geometry
     say(
         f"{geometry.label} on {' + '.join(ask.names)} in {ask.preset.name}: {advice.speed:.1f} tok/s "
         f"(90 %: {advice.interval.text})"
     )
-    if lines:
-        for text, what, speed in lines:
-            say(f"  {speed:.1f} tok/s simulated, {what}: {text}{_others(advice)}")
-    else:
-        words = " ".join(worth.text for worth in advice.worths if worth.text)
-        say(f"  {words or 'the defaults of the engine'}")
+    _say_options(advice, task, ask, lines, less)
     out = table(
         "each knob with the others at their best; loss by the values beside the best",
         ["knob", "best", "default", "gain %", "below", "loss %", "above", "loss %"],
@@ -195,17 +228,32 @@ def _print(advice: Advice, task: Task, ask: Ask, lines: list[tuple[str, str, flo
     how = "every setting was tried" if best.complete else (
         f"found from {best.agreed} of {best.starts} starts, one knob after the other"
     )  # fmt: skip
+    moved = any(one.default is not None and one.best != one.default for one in advice.worths)
     say(
-        f"{how}; defaults stay where they lose less than 1 % in all; "
+        f"{how}; {'defaults stay where they lose less than 1 % in all; ' if moved else ''}"
         f"the interval is of {advice.runs} runs with constants as they may be ({advice.felt} matter) and "
         f"{advice.workloads} workload{'s' if advice.workloads > 1 else ''}"
     )
 
 
-def _others(advice: Advice) -> str:
-    """Flags beside those of a placement."""
-    words = [worth.text for worth in advice.worths if worth.name != "cpu-layers" and worth.text]
-    return "".join(f" {word}" for word in words)
+def _others(advice: Advice, task: Task) -> list[str]:
+    """Flags beside those of a placement, and what is no flag where it is not the default."""
+    return [
+        worth.text
+        for worth, control in zip(advice.worths, task.controls, strict=True)
+        if control.knob.sets != "cpu_layers" and (worth.text.startswith("-") or worth.best != worth.default)
+    ]
+
+
+def _joined(words: Sequence[str]) -> str:
+    """Flags as a shell takes them, then what is no flag."""
+    flags = " ".join(word for word in words if word.startswith("-"))
+    return "; ".join(word for word in (flags, *(w for w in words if not w.startswith("-"))) if word)
+
+
+def _option(line: OptionLine) -> dict[str, Any]:
+    placement = line.placement
+    return {"text": line.text, "what": line.what, "tokens_per_s": placement.tokens_per_s, "by": placement.how}
 
 
 def _beside(one: Any, value: Any) -> tuple[str, str]:
@@ -215,7 +263,7 @@ def _beside(one: Any, value: Any) -> tuple[str, str]:
     return one.labels[value], "no fit" if regret is None else percent(regret, 1)
 
 
-def _plain(advice: Advice, task: Task, lines: list[tuple[str, str, float]]) -> dict[str, Any]:
+def _plain(advice: Advice, task: Task, lines: Sequence[OptionLine]) -> dict[str, Any]:
     """JSON-able form."""
     return {
         "tokens_per_s": advice.speed, "interval_90": advice.interval.to_dict(), "runs": advice.runs,
@@ -223,7 +271,7 @@ def _plain(advice: Advice, task: Task, lines: list[tuple[str, str, float]]) -> d
         "flags": [worth.text for worth in advice.worths if worth.text],
         "setting": {worth.name: worth.best for worth in advice.worths},
         "search": {name: getattr(advice.found, name) for name in ("agreed", "starts", "complete")},
-        "options": [{"text": text, "what": what, "tokens_per_s": speed} for text, what, speed in lines],
+        "options": [_option(line) for line in lines],
         "knobs": [
             {
                 "name": worth.name, "best": worth.best, "default": worth.default, "gain": worth.gain,

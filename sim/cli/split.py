@@ -154,7 +154,7 @@ def split(
     json: JsonOpt = None,
 ) -> None:
     """Place a model on 1 to 4 cards and host memory: what fits, RAM needed, tokens/s, the best split and why."""
-    from expert_residency.hwmodels.registry import load_profile, with_parts
+    from expert_residency.hwmodels.registry import check_cards, load_profile, with_parts
     from expert_residency.hwmodels.units import parse_size
     from expert_residency.sim.choices.preset import load_engine
     from expert_residency.sim.choices.spec import read_names
@@ -202,6 +202,8 @@ def split(
         for spec in {*gpu, question.host, *([store] if store else [])}
     }
     profiles |= {profile.name: profile for profile in list(profiles.values())}
+    for names in question.cards:
+        check_cards([profiles[one] for one in names])
     recorded = compose_windows(routing_of(name, trace, fmt, quant=quants[0]), rows, emitted)
     if preset is None:
         show_engines(question, recorded, profiles, json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -103,7 +104,7 @@ def _print_study(found: LayerStudy) -> None:
         if others and best.has_card:
             say("The fastest of each other quantization:")
             for other in others:
-                how = "estimated" if other.estimated else "simulated"
+                how = other.lines[0].placement.how
                 say(f"  {_label(other)}, {other.tokens_per_s:.1f} tok/s {how}: {other.lines[0].text}")
     for sentence in found.next_cards():
         say(sentence)
@@ -137,14 +138,20 @@ def print_answer(answer: LayerAnswer, engine: str) -> None:
     )
     say(f"ms of a pass, {placement.ms_a_pass:.2f} in all: {causes}.")
     for line in answer.lines:
+        speed = f"{line.placement.tokens_per_s:.1f} tok/s"
         if not answer.has_card:
-            say(f"{line.placement.tokens_per_s:.1f} tok/s simulated; without a card there is nothing to place.")
+            say(f"{speed} {line.placement.how}; without a card there is nothing to place.")
             continue
-        say(f"{line.placement.tokens_per_s:.1f} tok/s simulated, {line.what}:")
+        say(f"{speed} {line.placement.how}, {line.what}:")
         say(f"  {line.text}")
-    if len(set(placement.cards)) > 1:
-        order = ", ".join(f"CUDA{n} = {card}" for n, card in enumerate(placement.cards))
-        say(f"The cards must stand in this order (CUDA_VISIBLE_DEVICES): {order}.")
+        if "-ts" in line.options and len(set(line.placement.cards)) > 1:
+            say(f"  {card_order(line.placement.cards)}")
+
+
+def card_order(cards: Sequence[str]) -> str:
+    """Which card is which of `-ts`."""
+    order = ", ".join(f"CUDA{n} = {card}" for n, card in enumerate(cards))
+    return f"-ts counts the cards in this order: {order}; CUDA_VISIBLE_DEVICES sets it, else the fastest is first."
 
 
 def study_to_dict(found: LayerStudy) -> dict[str, Any]:
@@ -260,7 +267,8 @@ def show_rules(
     show(out)
     if found.tokens_per_s is not None and found.pass_ns is not None and interval is not None:
         ms = found.pass_ns / 1e6
-        say(f"{found.tokens_per_s:.1f} tok/s simulated (90 %: {interval.text}), a pass takes {ms:.2f} ms")
+        how = "estimated" if found.estimated else "simulated"
+        say(f"{found.tokens_per_s:.1f} tok/s {how} (90 %: {interval.text}), a pass takes {ms:.2f} ms")
     show_trust(behind)
     caution(known)
     warn(list(found.warnings))

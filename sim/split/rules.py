@@ -76,12 +76,15 @@ class RulesReport:
         Rules that find nothing, cards left without experts, devices that are over-full.
     pass_ns, tokens_per_s
         Simulated; None if something does not fit.
+    estimated
+        Whether estimated reads of the drive are in them.
     """
 
     devices: tuple[DeviceReport, ...]
     warnings: tuple[str, ...]
     pass_ns: int | None
     tokens_per_s: float | None
+    estimated: bool = False
 
 
 def parse_rules(overrides: Sequence[str], n_cpu_moe: int = 0, layer_ids: Sequence[int] = ()) -> list[Rule]:

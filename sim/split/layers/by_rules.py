@@ -83,7 +83,11 @@ def report(
             f"{gib(in_ram - room)} of what the CPU reads do not fit into memory; reads of the drive are estimated"
         )
     return RulesReport(
-        tuple(found), tuple(warnings), round(parts.ns / len(costs.passes)), costs.tokens * 1e9 / parts.ns
+        tuple(found),
+        tuple(warnings),
+        round(parts.ns / len(costs.passes)),
+        costs.tokens * 1e9 / parts.ns,
+        in_ram > room,
     )
 
 

@@ -29,7 +29,7 @@ class OptionLine:
 def option_lines(
     problem: LayerProblem, placement: LayerPlacement, by_first: tuple[int, LayerPlacement] | None
 ) -> list[OptionLine]:
-    """Lines of llama.cpp's options, the fastest first.
+    """Lines of the engine's options, the fastest first; in words where it has no options for them.
 
     Parameters
     ----------
@@ -45,6 +45,9 @@ def option_lines(
     list[OptionLine]
         One line, or two if `-ot` is faster than `--n-cpu-moe`.
     """
+    if (words := _words_of(problem)) is not None:
+        n, placed = by_first or (None, placement)
+        return [OptionLine(_in_words(problem, placed, words, n), "by whole layers", placed)]
     lines = []
     if by_first is not None:
         n, simple = by_first
@@ -52,14 +55,39 @@ def option_lines(
         lines.append(OptionLine(tuple(options), "by the first layers", simple))
     if by_first is None or placement.parts.ns < by_first[1].parts.ns:
         options = _division(problem, placement)
-        if rules := overrides(problem.geometry, placement.thirds, placement.host_layers):
+        if problem.has_card and (rules := overrides(problem.geometry, placement.thirds, placement.host_layers)):
             options += ["-ot", rules]
         lines.insert(0, OptionLine(tuple(options), "by layers and tensors", placement))
     return lines
 
 
+def _words_of(problem: LayerProblem) -> str | None:
+    """How an engine says which layers' experts are the CPU's, where it has no option; else None."""
+    knobs = problem.costs.preset.knobs.values()
+    flag = next((knob.flag for knob in knobs if knob.sets == "cpu_layers"), "-")
+    return None if flag.startswith("-") else flag
+
+
+def _in_words(problem: LayerProblem, placement: LayerPlacement, words: str, n: int | None) -> tuple[str, ...]:
+    """A placement for an engine that is told by a file of rules."""
+    if not problem.has_card:
+        return ()
+    said = []
+    if placement.host_layers:
+        said.append(f"the first {problem.span(0, placement.host_layers)} layers on the CPU altogether")
+    if len(placement.cards) > 1:
+        said.append(
+            ", ".join(f"{k} layers on {card}" for k, card in zip(placement.ts, placement.cards, strict=True))
+        )
+    if n:
+        said.append(words.format(value=n))
+    elif n is None and (rules := overrides(problem.geometry, placement.thirds, placement.host_layers)):
+        said.append(f"on the CPU, by llama.cpp's names: {rules.replace('=CPU', '')}")
+    return ("; ".join(said or ["every layer and all experts on the card"]),)
+
+
 def _division(problem: LayerProblem, placement: LayerPlacement) -> list[str]:
-    if not any(profile.has_card for profile in problem.costs.cards.values()):
+    if not problem.has_card:
         return []  # nothing can be offloaded
     ngl = ALL if not placement.host_layers else problem.total_layers - problem.span(0, placement.host_layers)
     options = ["-ngl", str(ngl)]

@@ -9,7 +9,7 @@ from functools import cached_property
 from expert_residency.hwmodels.vram import VramBudget
 from expert_residency.sim.choices.vram import layer_span, stage_budget
 from expert_residency.sim.split.layers.times import THIRDS, LayerCosts, Parts
-from expert_residency.sim.split.memory import HEADROOM_BYTES, Needs
+from expert_residency.sim.split.memory import HEADROOM_BYTES, Needs, gib
 from expert_residency.traces import ModelGeometry
 
 
@@ -72,6 +72,18 @@ class LayerProblem:
     def total_layers(self) -> int:
         """Layers of the model, those without experts among them."""
         return max(self.geometry.total_layers, self.geometry.layer_ids[-1] + 1)
+
+    @property
+    def has_card(self) -> bool:
+        """Whether there is a card; else the machine's memory holds everything."""
+        return any(self.costs.cards[card].has_card for card in self.cards)
+
+    def drive_note(self, placement: LayerPlacement) -> str:
+        """Why a placement's speed is estimated; empty if no read of the drive is in it."""
+        if not placement.drive_ns:
+            return ""
+        short = placement.ram_bytes - self.room_bytes
+        return f"{gib(short)} of what the CPU reads do not fit into memory; reads of the drive are estimated"
 
     def span(self, first: int, end: int) -> int:
         """Layers of the model from MoE layer `first` up to `end`; layers without experts go with the next one."""
@@ -154,6 +166,11 @@ class LayerPlacement:
     def tokens_per_s(self) -> float:
         """Decoding speed."""
         return self.tokens * 1e9 / self.parts.ns
+
+    @property
+    def how(self) -> str:
+        """How its speed was found: reads of the drive are estimated."""
+        return "estimated" if self.drive_ns else "simulated"
 
     @property
     def ms_a_pass(self) -> float:

@@ -37,6 +37,8 @@ class LayerPlanner:
     ----------
     problem
         What is to be placed.
+    as_named
+        The cards stand in the order of the problem; else every order is tried.
 
     Raises
     ------
@@ -45,6 +47,7 @@ class LayerPlanner:
     """
 
     problem: LayerProblem
+    as_named: bool = False
     exact: bool = field(default=True, init=False)
     """Whether the last search left no filling out."""
     feasible: bool = field(default=False, init=False)
@@ -65,6 +68,8 @@ class LayerPlanner:
     @cached_property
     def orders(self) -> list[tuple[str, ...]]:
         """Different orders of the cards."""
+        if self.as_named:
+            return [self.problem.cards]
         return sorted(set(permutations(self.problem.cards)))
 
     def best(self) -> LayerPlacement | None:

@@ -77,7 +77,7 @@ class LayerAnswer:
     @property
     def has_card(self) -> bool:
         """Whether there is a card; else the machine's memory holds everything and its processor computes it."""
-        return any(profile.has_card for profile in self.problem.costs.cards.values())
+        return self.problem.has_card
 
     @property
     def on_cpu(self) -> int:
@@ -286,12 +286,8 @@ def _answer(problem: LayerProblem, question: Question) -> LayerAnswer:
     problem = planner.problem
     lines = option_lines(problem, placement, planner.by_first_layers())
     notes = rate_notes(geometry.label, geometry.quant_family)
-    if placement.drive_ns:
-        short = placement.ram_bytes + problem.headroom_bytes - problem.ram_bytes
-        notes = [
-            *notes,
-            f"{gib(short)} of what the CPU reads do not fit into memory; reads of the drive are estimated",
-        ]
+    if note := problem.drive_note(placement):
+        notes = [*notes, note]
     if problem.room_bytes == 0:
         less = fitting_headroom(problem.ram_bytes, problem.ram_bytes // 2) or NO_LESS
         nothing = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import combinations
 
 from expert_residency.errors import SimError
 from expert_residency.sim.choices.knob import Knob
@@ -61,6 +62,8 @@ class LayerTask:
 
     def _control(self, name: str, knob: Knob) -> Control | None:
         if knob.sets == "cpu_layers":
+            if not any(profile.has_card for profile in self.ask.profiles):
+                return None  # everything is the CPU's
             geometry = self.ask.traces[0].geometry
             layers = max(geometry.total_layers, geometry.layer_ids[-1] + 1)
             least = geometry.layer_ids[0]  # up to here no layer has experts
@@ -124,6 +127,24 @@ class LayerTask:
         first = (int(values["cpu_layers"]), simple) if simple and "cpu_layers" in values else None
         return option_lines(planner.problem, best, first) if best else []
 
+    def fewer_cards(self, setting: Setting) -> OptionLine | None:
+        """The fastest of some of the cards with these threads, if it is as fast as all of them or faster."""
+        problem, names = self._planner(setting, None, 0).problem, self.ask.names
+        found: list[OptionLine] = []
+        for cards in dict.fromkeys(some for n in range(1, len(names)) for some in combinations(names, n)):
+            planner = LayerPlanner(replace(problem, cards=cards), as_named=True)
+            if (best := planner.best()) is not None:
+                found += option_lines(planner.problem, best, planner.by_first_layers())[:1]
+        fastest = max(found, key=lambda line: line.placement.tokens_per_s, default=None)
+        all_cards = self.headline(setting)
+        if fastest is None or (all_cards and fastest.placement.tokens_per_s < all_cards):
+            return None
+        return fastest
+
+    def why_estimated(self, setting: Setting, line: OptionLine) -> str:
+        """Why the speed of a line is estimated; empty if it is not."""
+        return self._planner(setting, None, 0).problem.drive_note(line.placement)
+
     def headline(self, setting: Setting, machine: Machine | None = None, workload: int = 0) -> float | None:
         """Tokens/s of the fastest placement by layers and tensors, with the threads of a setting.
 
@@ -152,7 +173,9 @@ class LayerTask:
     @cached_property
     def mapped(self) -> bool:
         """Whether the model's file has to be mapped: it does not fit into memory beside the cards."""
-        return LayerPlanner(self._problem((self.ask.profiles, self.ask.preset), 0, 0)).best() is None
+        return (
+            LayerPlanner(self._problem((self.ask.profiles, self.ask.preset), 0, 0), as_named=True).best() is None
+        )
 
     def _planner(self, setting: Setting, machine: Machine | None, workload: int) -> LayerPlanner:
         workers = next(
@@ -163,7 +186,7 @@ class LayerTask:
         if known is None or (machine is not None and known[0] is not machine):
             asked = machine or (self.ask.profiles, self.ask.preset)
             problem = replace(self._problem(asked, workload, workers), mapped=self.mapped)
-            known = self._planners[key] = asked, LayerPlanner(problem)
+            known = self._planners[key] = asked, LayerPlanner(problem, as_named=True)
         return known[1]
 
     def _problem(self, machine: Machine, workload: int, workers: int) -> LayerProblem:
