@@ -22,6 +22,7 @@ from expert_residency.sim.runs.curve import hit_curve
 from expert_residency.sim.runs.stream import replay_stream
 from expert_residency.sim.studies import demo
 from expert_residency.sim.sweep.dataset import read_dataset
+from expert_residency.sim.timed.attention import lengths
 from expert_residency.traces import Phase, RoutingTrace, TraceBuilder, load_model, write_parquet
 from expert_residency.traces.synthetic import generate, load_style
 
@@ -271,3 +272,31 @@ def test_windows_and_drafts_have_them(file, trace, tmp_path):
         found = answered(*command)
         assert isinstance(found, dict)
         assert kinds(found["caveats"]) == expected
+
+
+def test_a_table_without_positions_counts_context_from_its_rows(tmp_path):
+    rows = ["request,pass,layer,experts"]
+    for number, (request, length) in enumerate([(0, 3), (1, 2), (0, 1), (1, 1), (0, 1)]):
+        rows += [f'{request},{number},{layer},"0 1 2 3 4 5 6 7"' for layer in range(24) for _ in range(length)]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    columns = "request=request,pass=pass,layer=layer,experts=experts"
+    path = tmp_path / "t.parquet"
+    said = printed("import", tmp_path / "t.csv", path, "--model", MODEL, "--columns", columns)
+    assert "counted from the rows of each request" in said
+    read = er.read_trace(path)
+    assert lengths(read, 0).tolist() == [3, 2, 4, 3, 5]
+    assert read.row_position[:3].tolist() == [0, 1, 2]
+    spec = RunSpec(hardware=(MACHINE,), capacity=Capacity(slots_per_layer=8))
+    found = {caveat.kind: caveat.text for caveat in caveats(read, hardware=[load_profile(MACHINE)], spec=spec)}
+    assert "counted from the rows of each request; give --depth" in found["positions"]
+    assert "a context of 5 tokens" in found["context"]
+
+
+def test_a_stored_trace_without_positions_says_that_it_has_no_context(trace):
+    spec = RunSpec(hardware=(MACHINE,), capacity=Capacity(slots_per_layer=8))
+    bare = replace(trace, row_position=np.full_like(trace.row_position, -1))
+    found = {caveat.kind: caveat.text for caveat in caveats(bare, hardware=[load_profile(MACHINE)], spec=spec)}
+    assert "reads the --depth tokens (0) and no more" in found["positions"]
+    assert "a context of 1 token (" in found["context"]
+    whole = caveats(trace, hardware=[load_profile(MACHINE)], spec=spec)
+    assert "positions" not in {caveat.kind for caveat in whole}

@@ -5,6 +5,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import make_spec
 from expert_residency.sim.choices.trace import routing_of
-from expert_residency.sim.cli.fit import _write
+from expert_residency.sim.cli.fit import _following, _ties, _write
 from expert_residency.sim.runs.constants import scaled
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.studies.fit import MeasuredRun, constants_of, fit_runs, read_runs
+from expert_residency.sim.studies.fit.fit import Fitted, NextRun
 from expert_residency.sim.studies.fit.llama_bench import of_one_machine
 from expert_residency.sim.studies.fit.write import preset_toml, profile_toml
 from expert_residency.traces import load_model
@@ -315,3 +317,20 @@ class TestCommand:
         assert load_profile(str(out)).name.endswith("-fitted")
         found = json.loads(residency("fit", tmp_path / "runs.csv", *words, "--json", "-").stdout)
         assert found["median_error_pct"]["after"] < found["median_error_pct"]["before"]
+
+
+def test_each_pair_that_is_not_told_apart_is_named_once():
+    def one(name, *tied):
+        return Fitted(SimpleNamespace(name=name), 1.0, 0.5, 2.0, "not told apart" if tied else "prior", tied)
+
+    assert _ties([one("A", "B", "C"), one("B", "A"), one("C", "A", "D"), one("D", "C"), one("E")]) == [
+        "not told apart: A and B, C",
+        "not told apart: C and D",
+    ]
+
+
+def test_names_of_the_next_runs_stay_whole_at_80_columns():
+    tells = ("cpu.bandwidth.effective.MXFP4", "gpu.dense_gb_per_s.MXFP4", "host_link.bandwidth")
+    run = NextRun({"n_cpu_moe": 48, "miss": "cpu"}, 21.3, 18.2, 25.1, tells)
+    lines = [line for line, _ in _following([run]).lines(80)]
+    assert any("n_cpu_moe=48" in line for line in lines), lines

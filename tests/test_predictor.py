@@ -127,7 +127,10 @@ def test_command_writes_table_json_and_plot(trace, tmp_path, capsys):
         ])  # fmt: skip
     assert end.value.code == 0
     out = capsys.readouterr().out
-    assert "pays from precision" in out
+    assert "any (from" not in out
+    names = [line.split("  ")[0] for line in out.splitlines() if "width=" in line]
+    assert names
+    assert all(":" in name for name in names), names
     assert "a point " in out
     assert "ms a token saved" in out
     assert "are left a token" in out

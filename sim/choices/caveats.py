@@ -59,6 +59,8 @@ class TraceFacts:
         Rows of the largest event.
     longest
         Positions of the longest request.
+    unplaced
+        Whether rows have no position.
     meta
         What the reader noted.
     """
@@ -70,6 +72,7 @@ class TraceFacts:
     decode_tokens: int
     most_rows: int
     longest: int = 1
+    unplaced: bool = False
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -80,7 +83,7 @@ class TraceFacts:
             trace.geometry, trace.synthetic, frozenset(present.tolist()),
             frozenset(np.unique(trace.pass_request).tolist()),
             int(trace.pass_emits[trace.pass_phase != 0].sum()), int(trace.event_rows.max(initial=1)),
-            int(trace.row_position.max(initial=0)) + 1, trace.meta,
+            int(trace.row_position.max(initial=0)) + 1, bool((trace.row_position < 0).any()), trace.meta,
         )  # fmt: skip
 
     def joined(self, part: TraceFacts) -> TraceFacts:
@@ -88,7 +91,7 @@ class TraceFacts:
         return replace(
             self, layers=self.layers | part.layers, requests=self.requests | part.requests,
             decode_tokens=self.decode_tokens + part.decode_tokens, most_rows=max(self.most_rows, part.most_rows),
-            longest=max(self.longest, part.longest),
+            longest=max(self.longest, part.longest), unplaced=self.unplaced or part.unplaced,
         )  # fmt: skip
 
 
@@ -206,11 +209,31 @@ def context_left_out(asked: Asked) -> Iterator[Caveat]:
         )
         return
     tokens = asked.trace.longest + asked.spec.depth
+    length = f"{tokens:,} token{'s' * (tokens != 1)}"
     yield Caveat(
         "context",
-        f"the card's memory was checked for a context of {tokens:,} tokens ({asked.spec.kv_type} KV), the trace's "
+        f"the card's memory was checked for a context of {length} ({asked.spec.kv_type} KV), the trace's "
         "longest, and the profile's reserve: a longer one leaves less (--depth, or capacity auto:context=N)",
     )
+
+
+def positions_missing(asked: Asked) -> Iterator[Caveat]:
+    """A context whose length was counted from rows, or is not known."""
+    if asked.spec is None or asked.trace is None or asked.geometry.session_shape is None:
+        return
+    if asked.trace.unplaced:
+        yield Caveat(
+            "positions",
+            "positions are not recorded for some rows: attention there reads the --depth tokens "
+            f"({asked.spec.depth:,}) and no more; import the source again, which counts "
+            "positions from the rows of each request",
+        )
+    elif asked.trace.meta.get("positions") == "counted":
+        yield Caveat(
+            "positions",
+            "positions are not recorded: context is counted from the rows of each request; give --depth for what "
+            "came before",
+        )
 
 
 def attention_left_out(asked: Asked) -> Iterator[Caveat]:
@@ -252,7 +275,7 @@ def short(asked: Asked) -> Iterator[Caveat]:
 
 CHECKS: tuple[Callable[[Asked], Iterable[Caveat]], ...] = (
     synthetic, partial_layers, as_read, missing_sizes, unchecked_sizes, cpu_arithmetic, context_left_out,
-    attention_left_out, never_compared, short,
+    positions_missing, attention_left_out, never_compared, short,
 )  # fmt: skip
 
 

@@ -24,7 +24,11 @@ from expert_residency.sim.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from expert_residency.sim.cli.tables import Sheet
     from expert_residency.sim.studies.fit import FitResult
+    from expert_residency.sim.studies.fit.fit import Fitted, NextRun
     from expert_residency.traces import RoutingTrace
 
 PASSES = 60
@@ -138,7 +142,7 @@ def _print(found: FitResult, engine: str) -> None:
     constants = table(
         "Constants that these runs feel; 5 and 95 %: what fits",
         ["constant", "was", "kind", "now", "5 %", "95 %", "verdict"],
-        left=1,
+        also_text=("kind", "verdict"),
     )
     for fitted in found.fitted:
         was = fitted.constant
@@ -151,11 +155,7 @@ def _print(found: FitResult, engine: str) -> None:
         f"median error: {before:.1f} % before, {after:.1f} % after, {others:.1f} % for each run by the others",
         f"{found.unfelt} further constants change no run by {0.5:g} %: they stay what they were",
     ]
-    lines += [
-        f"not told apart: {fitted.constant.name} and {', '.join(fitted.tied)}"
-        for fitted in found.fitted
-        if fitted.tied
-    ]
+    lines += _ties(found.fitted)
     if found.misfit > BIRGE:
         lines.append(
             f"the misfit is {found.misfit:.1f} times what noise and priors allow: the model lacks something that "
@@ -163,17 +163,35 @@ def _print(found: FitResult, engine: str) -> None:
         )
     show(runs, constants, *lines)
     if found.following:
-        following = table(
-            "Runs that would tell more, the best first; tokens/s",
-            ["run", "predicted", "5 %", "95 %", "tells of"],
-            left=1,
+        show(_following(found.following))
+
+
+def _ties(fitted: Sequence[Fitted]) -> list[str]:
+    """One line a constant that cannot be told from others; each pair is named once."""
+    lines: list[str] = []
+    said: set[frozenset[str]] = set()
+    for one in fitted:
+        name = one.constant.name
+        others = [other for other in one.tied if frozenset((name, other)) not in said]
+        said |= {frozenset((name, other)) for other in others}
+        if others:
+            lines.append(f"not told apart: {name} and {', '.join(others)}")
+    return lines
+
+
+def _following(runs: Sequence[NextRun]) -> Sheet:
+    """Runs to measure next."""
+    shown = table(
+        "Runs that would tell more, the best first; tokens/s",
+        ["run", "predicted", "5 %", "95 %", "tells of"],
+        also_text=("tells of",),
+    )
+    for run in runs:
+        words = ", ".join(f"{key}={value}" for key, value in run.words.items())
+        shown.add_row(
+            words, number(run.tokens_per_s), number(run.low), number(run.high), ", ".join(run.tells) or "-"
         )
-        for run in found.following:
-            words = ", ".join(f"{key}={value}" for key, value in run.words.items())
-            following.add_row(
-                words, number(run.tokens_per_s), number(run.low), number(run.high), ", ".join(run.tells) or "-"
-            )
-        show(following)
+    return shown
 
 
 def _plain(found: FitResult, left_out: list[str], said: list[str]) -> dict[str, object]:

@@ -151,14 +151,14 @@ def _map(found: PredictorStudy, window: int, rank: float) -> Sheet:
     precisions = sorted({precision for _, precision in cells})
     shown = table(
         f"speed against no prefetching, {window} layer(s) ahead, rank quality {rank:g}",
-        ["recall", *(f"precision {p:g}" for p in precisions), "pays from precision"],
+        ["recall", *(f"precision {p:g}" for p in precisions), "pays from precision reached"],
     )
     for recall in sorted({recall for recall, _ in cells}):
         at = line[window, rank, recall]
         shown.add_row(
             f"{recall:g}", *(f"{cells[recall, p].speedup:.3f}x" for p in precisions),
             "never" if at is None
-            else f"any (from {at:.2f})" if cells[recall, precisions[0]].speedup >= 1.0 else f"{at:.2f}",
+            else "any tried" if cells[recall, precisions[0]].speedup >= 1.0 else f"{at:.2f}",
         )  # fmt: skip
     slopes = [worth[window, rank, p] for p in precisions]
     if any(slope is not None for slope in slopes):
@@ -177,8 +177,7 @@ def _predictors(found: PredictorStudy) -> Sheet:
     for one in found.measured:
         ahead = "-" if one.layers_ahead is None else f"{one.layers_ahead:.0f}: {one.ahead_ms:.2f}"
         shown.add_row(
-            one.prefetch if one.prefetch == one.predictor else "  " + one.prefetch[len(one.predictor) + 1 :],
-            number(one.recall), number(one.precision), number(one.rank_quality), ahead,
+            one.prefetch, number(one.recall), number(one.precision), number(one.rank_quality), ahead,
             f"{one.copies:,}", f"{one.speedup:.3f}x",
             "-" if one.map_speedup is None else f"{one.map_speedup:.3f}x",
         )  # fmt: skip

@@ -154,3 +154,39 @@ def infer_phases(rows: IntArray, request: IntArray | None = None) -> tuple[IntAr
     emits = np.ones(len(rows), dtype=np.int64)
     emits[:-1][prompt[:-1] & prompt[1:]] = 0
     return phase, request, emits
+
+
+def counted_positions(
+    row_pass: IntArray, row_layer: IntArray, table: IntArray, request: IntArray, phase: IntArray, emits: IntArray
+) -> IntArray:
+    """Positions where a file has none: rows of a request one after another, in the order of its passes.
+
+    A verify pass leaves only the tokens that it emits: the next one begins behind those.
+
+    Parameters
+    ----------
+    row_pass, row_layer : (R,)
+        Pass and layer index of each row, rows of one event in the order of tokens.
+    table : (P, L)
+        Rows of each pass at each layer index; a layer with fewer than others has the last ones.
+    request, phase, emits : (P,)
+        Request, phase and emitted tokens of each pass.
+
+    Returns
+    -------
+    IntArray
+        (R,) positions, from 0 in each request.
+    """
+    rows = table.max(axis=1)
+    tokens = np.where(phase == Phase.VERIFY, emits, rows)
+    order = np.argsort(request, kind="stable")
+    behind = np.cumsum(tokens[order]) - tokens[order]
+    first = np.flatnonzero(np.diff(request[order], prepend=request[order[:1]] - 1))
+    start = np.empty(len(rows), dtype=np.int64)
+    start[order] = behind - np.repeat(behind[first], np.diff(np.append(first, len(rows))))
+    event = row_pass * table.shape[1] + row_layer
+    by_event = np.argsort(event, kind="stable")
+    counts = table.reshape(-1)
+    rank = np.empty(len(event), dtype=np.int64)
+    rank[by_event] = np.arange(len(event)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.asarray(start[row_pass] + (rows[row_pass] - counts[event]) + rank)

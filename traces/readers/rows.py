@@ -25,6 +25,7 @@ from expert_residency.traces.readers.files import Place
 from expert_residency.traces.readers.passes import (
     INFERRED,
     check_complete,
+    counted_positions,
     infer_phases,
     number_passes,
     row_table,
@@ -39,6 +40,7 @@ SORTED = "rows were not in the order of passes and tokens and were sorted"
 SHORT = "{:,} of {:,} rows have fewer than {} experts ({:,} ids fewer in all)"
 OTHER_K = "k is {} in this file, where the model uses {} experts a token"
 GAPS = "pass numbers have gaps: {:,} missing, the first after pass {} of {}"
+COUNTED = "positions are not recorded: they are counted from the rows of each request"
 NO_PHASES = "the format has no phases: every token is a decode pass"
 
 
@@ -271,12 +273,16 @@ def trace_of(
         said += told[1]
         emits = told[0]
     prefill = phase == Phase.PREFILL
+    position = rows.position
+    if position is None:
+        position = counted_positions(row_pass, layer, table, request, phase, emits)
+        meta["positions"] = "counted"
     if partial:
         kept, seen = _whole(table, prefill, said, geometry)
         chosen = np.flatnonzero(kept[row_pass])
         if not len(chosen):
             raise TraceError("the file has not one whole pass", path=path)
-        rows, layer, row_pass = rows.take(chosen), layer[chosen], row_pass[chosen]
+        rows, layer, row_pass, position = rows.take(chosen), layer[chosen], row_pass[chosen], position[chosen]
         n = int(kept.sum())  # whole passes come first
         if n < len(kept):
             meta["cut"] = True
@@ -292,6 +298,7 @@ def trace_of(
     said += ragged_notes(table, prefill)
     if (phase == Phase.VERIFY).any() and INFERRED not in said:
         said.append("tokens emitted by verify passes are unknown and counted as 1")
+    said += [COUNTED] * (rows.position is None)
     trace = assemble(
         geometry.with_top_k(int(rows.counts.max())),
         pass_request=request,
@@ -299,7 +306,7 @@ def trace_of(
         pass_emits=emits,
         row_pass=row_pass,
         row_layer=layer,
-        row_position=np.full(len(layer), -1) if rows.position is None else rows.position,
+        row_position=position,
         row_counts=rows.counts,
         row_experts=rows.experts,
         row_weights=rows.weights,

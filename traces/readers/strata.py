@@ -13,7 +13,6 @@ Both are read by one rule: a pass ends when the layer falls, and T is its number
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -108,7 +107,7 @@ def read(
         place=lambda i: f"byte {i * size}",
         weights=weights.reshape(-1) if weights.any() else None,
     )
-    trace = trace_of(
+    return trace_of(
         rows,
         geometry,
         path,
@@ -117,9 +116,4 @@ def read(
         drafts=True,
         partial=partial,
         phases=prompt_first(prompt_tokens, path),
-    )
-    return (
-        trace
-        if not prompt_tokens or trace.n_rows != trace.n_events
-        else replace(trace, row_position=trace.event_pass.astype(np.int32))
     )
