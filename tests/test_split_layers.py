@@ -444,7 +444,11 @@ class TestCommand:
         engines = {row["engine"]: row for row in data["engines"]}
         assert {"llama.cpp", "ik_llama.cpp", "ktransformers", "strata"} <= set(engines)
         for row in engines.values():
-            assert (row["tokens_per_s"] is None) == (row["why"] is not None)
+            assert (row["tokens_per_s"] is None) == (row["why"] is not None) == (row["options"] is None)
+        assert engines["ktransformers"]["options"].startswith("the placement in llama.cpp's words")
+        assert re.search(r"--expert-cache \d+", engines["strata"]["options"])
+        assert re.match(r"--moe-cache-mib \d+", engines["llama.cpp-moe-cache"]["options"])
+        assert re.match(r"expert cache \d+ MiB", engines["fetch-lru"]["options"])
         assert engines["llama.cpp"]["options"].startswith("-ngl 999")
 
     @pytest.mark.parametrize(

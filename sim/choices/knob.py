@@ -72,3 +72,28 @@ class Knob(BaseModel):
             except (KeyError, IndexError, ValueError):
                 raise ValueError(f"flag {flag!r}: expected places {', '.join(sorted(PLACES))}") from None
         return self
+
+
+def flag_of(knob: Knob, value: Value, **places: float) -> str:
+    """A value as the user gives it.
+
+    Parameters
+    ----------
+    knob
+        Whose value.
+    value
+        As in the list of values.
+    places
+        What else its flag names: `mib`, `slots`, `gib`.
+
+    Returns
+    -------
+    str
+        Empty where the engine does it without being told.
+    """
+    if value == OWN:
+        return ""
+    word = str(value).partition("@")[0]
+    flag = knob.flags.get(word, "" if knob.flags else knob.flag)
+    percent = 100 * value if isinstance(value, int | float) else 0.0
+    return flag.format(**({"mib": 0.0, "slots": 0, "gib": 0.0} | places | {"value": value, "percent": percent}))

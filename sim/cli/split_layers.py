@@ -343,9 +343,13 @@ def show_engines(
         )  # fmt: skip
     show(out)
     for row in rows:
+        if row["options"]:
+            speed = f"{number(row['tokens_per_s'], 1)} tok/s simulated"
+            say(f"{row['engine']}, {label(row['cards'])}, {row['quant']}, {speed}: {row['options']}")
         if row["limit"]:
             say(f"{row['engine']}, {label(row['cards'])}: {row['limit']}.")
     if first is not None and behind is not None:
-        say(f"behind the fastest, {first['engine']} on {label(first['cards'])}:")
+        speed = number(first["tokens_per_s"], 1)
+        say(f"The fastest: {first['engine']} on {label(first['cards'])}, {speed} tok/s; measured near it:")
         show_trust(behind)
     caution(known)

@@ -9,9 +9,18 @@ from typing import Any
 from expert_residency.errors import SimError
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.sim.choices.preset import EnginePreset
-from expert_residency.sim.split.layers.study import study_layers
-from expert_residency.sim.split.study import Question, study
+from expert_residency.sim.split.layers.study import LayerAnswer, study_layers
+from expert_residency.sim.split.options import placement_text
+from expert_residency.sim.split.study import Answer, Question, study
 from expert_residency.traces import RoutingTrace
+
+
+def _layer_options(answer: LayerAnswer, preset: EnginePreset) -> str:
+    """Options of whole layers; they are llama.cpp's, which other engines do not take as they stand."""
+    if not answer.has_card:
+        return "nothing to set: without a card there is nothing to place"
+    text = answer.lines[0].text
+    return text if "llama.cpp" in preset.name else f"the placement in llama.cpp's words, {text}"
 
 
 def simulated_study(
@@ -35,8 +44,8 @@ def simulated_study(
     Returns
     -------
     list of dict
-        Engine, cards in order, quantization, layers of each, host mode, tokens/s; where nothing was simulated
-        tokens/s is None and `why` says why, `limit` what lacks and what would fit.
+        Engine, cards in order, quantization, layers of each, host mode, tokens/s, and the options that make it;
+        where nothing was simulated both are None and `why` says why, `limit` what lacks and what would fit.
 
     Raises
     ------
@@ -58,11 +67,12 @@ def simulated_study(
                 "layers": "+".join(map(str, answer.placement.layers_each)), "why": "not simulated",
             }  # fmt: skip
             if found is not None and found.best is not None:
-                row["options"] = found.best.lines[0].text
                 if not found.best.estimated:
-                    row |= {"tokens_per_s": answer.tokens_per_s, "why": None}
-            elif getattr(answer, "simulated", None) is not None:
-                row |= {"tokens_per_s": answer.tokens_per_s, "why": None}
+                    options = _layer_options(found.best, preset)
+                    row |= {"tokens_per_s": answer.tokens_per_s, "why": None, "options": options}
+            elif isinstance(answer, Answer) and answer.placement and answer.simulated is not None:
+                options = placement_text(answer.placement, preset, question.miss)
+                row |= {"tokens_per_s": answer.tokens_per_s, "why": None, "options": options}
             if row["tokens_per_s"] is not None:
                 around = made.best_interval_90
                 row["interval_90"] = around and around.to_dict()

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import combinations
 
 from expert_residency.errors import SimError
-from expert_residency.sim.choices.knob import Knob
+from expert_residency.sim.choices.knob import Knob, flag_of
 from expert_residency.sim.runs.constants import Constant, constants_of
 from expert_residency.sim.runs.interval import Machine
 from expert_residency.sim.split.layers.lines import OptionLine, option_lines
@@ -15,7 +15,7 @@ from expert_residency.sim.split.layers.placement import LayerPlacement, LayerPro
 from expert_residency.sim.split.layers.planner import LayerPlanner
 from expert_residency.sim.split.layers.times import LayerCosts
 from expert_residency.sim.split.memory import needs_of
-from expert_residency.sim.studies.advise.task import Ask, Control, Setting, flag_of, whole, with_workers
+from expert_residency.sim.studies.advise.task import Ask, Control, Setting, whole, with_workers
 from expert_residency.sim.timed.attention import Context
 
 

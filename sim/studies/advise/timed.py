@@ -14,7 +14,7 @@ from weakref import finalize
 from expert_residency.errors import MisfitError, SimError
 from expert_residency.hwmodels.units import GIB, MIB
 from expert_residency.sim.choices.capacity import Auto, Capacity
-from expert_residency.sim.choices.knob import OWN, Knob, Value
+from expert_residency.sim.choices.knob import OWN, Knob, Value, flag_of
 from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.choices.spec import RunSpec, make_spec
 from expert_residency.sim.runs.constants import Constant, constants_of
@@ -25,7 +25,6 @@ from expert_residency.sim.studies.advise.task import (
     Control,
     Setting,
     as_set,
-    flag_of,
     label_of,
     whole,
     with_workers,
