@@ -258,6 +258,7 @@ def test_an_engine_of_ones_own_is_one_file(tmp_path, capsys):
         ("--gpu tesla-p40 --gpu rtx-3070 --count 2", "--count 2 is of one card"),
         ("--gpu tesla-p40 --context 5000", "--context beside --session"),
         ("--gpu tesla-p40 --format table", "give it with --trace"),
+        ("--gpu rtx-2060 --session 20GiB", "GiB more than its "),
         ("--gpu m4-pro --count 2", "share one memory"),
     ],
 )
@@ -414,3 +415,11 @@ def test_two_of_one_shared_memory_are_refused_by_split_too(capsys):
         main(["split", "--model", f"{MODEL}/FP16", "--gpu", "m4-pro", "--count", "2", "--session", "1GiB"])
     assert ended.value.code == 2
     assert "share one memory" in capsys.readouterr().err
+
+
+def test_a_context_that_is_too_long_is_what_is_named(capsys):
+    words = "advise --model qwen3-30b-a3b --gpu rtx-3090 --ram 64GB --context 10000000 --passes 4"
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    assert ended.value.code == 2
+    assert "a context of 10,000,000 fit only with 47 layers on the CPU altogether" in capsys.readouterr().err

@@ -282,7 +282,7 @@ def _answer(problem: LayerProblem, question: Question) -> LayerAnswer:
         if placement := planner.best():
             break
     if placement is None:
-        return LayerAnswer(problem.cards, geometry, mode, problem, None, [], _limit(problem, planner))
+        return LayerAnswer(problem.cards, geometry, mode, problem, None, [], limit_of(problem, planner))
     problem = planner.problem
     lines = option_lines(problem, placement, planner.by_first_layers())
     notes = rate_notes(geometry.label, geometry.quant_family)
@@ -301,7 +301,7 @@ def _answer(problem: LayerProblem, question: Question) -> LayerAnswer:
     )
 
 
-def _limit(problem: LayerProblem, planner: LayerPlanner) -> str:
+def limit_of(problem: LayerProblem, planner: LayerPlanner) -> str:
     """Why nothing fits."""
     geometry = problem.geometry
     room = sum(problem.costs.cards[card].gpu.vram_usable_bytes for card in problem.cards)

@@ -13,6 +13,7 @@ from expert_residency.sim.runs.interval import Machine
 from expert_residency.sim.split.layers.lines import OptionLine, option_lines
 from expert_residency.sim.split.layers.placement import LayerPlacement, LayerProblem, evaluate
 from expert_residency.sim.split.layers.planner import LayerPlanner
+from expert_residency.sim.split.layers.study import limit_of
 from expert_residency.sim.split.layers.times import LayerCosts
 from expert_residency.sim.split.memory import needs_of
 from expert_residency.sim.studies.advise.task import Ask, Control, Setting, whole, with_workers
@@ -94,7 +95,7 @@ class LayerTask:
         """
         placement = self.placement(setting, machine, workload)
         if placement is None:
-            self.refused[setting] = "a card has not the room, or the host not the memory"
+            self.refused[setting] = self._limit
             return None
         return placement.tokens_per_s
 
@@ -126,6 +127,22 @@ class LayerTask:
         values = {c.knob.sets: v for c, v in zip(self.controls, setting, strict=True)}
         first = (int(values["cpu_layers"]), simple) if simple and "cpu_layers" in values else None
         return option_lines(planner.problem, best, first) if best else []
+
+    @cached_property
+    def _limit(self) -> str:
+        """What is missing where nothing fits."""
+        problem = self._problem((self.ask.profiles, self.ask.preset), 0, 0)
+        planner = LayerPlanner(replace(problem, mapped=self.mapped), as_named=True)
+        if (best := planner.best()) is None:
+            return limit_of(problem, planner)
+        if not best.host_layers:
+            return "a card has not the room, or the host not the memory"
+        return (
+            f"VRAM: weights without experts and a context of {self.ask.context:,} fit only with "
+            f"{best.host_layers} layers on the CPU altogether, which no knob sets "
+            f"({best.tokens_per_s:.1f} tok/s {best.how}; "
+            "residency split has its options); a shorter --context or a smaller --kv-type takes less"
+        )
 
     def fewer_cards(self, setting: Setting) -> OptionLine | None:
         """The fastest of some of the cards with these threads, if it is as fast as all of them or faster."""
