@@ -259,6 +259,7 @@ def test_an_engine_of_ones_own_is_one_file(tmp_path, capsys):
         ("--gpu tesla-p40 --context 5000", "--context beside --session"),
         ("--gpu tesla-p40 --format table", "give it with --trace"),
         ("--gpu rtx-2060 --session 20GiB", "GiB more than its "),
+        ("--gpu rtx-3090 --ram 2GB --engine llama.cpp-moe-cache", "ask --engine llama.cpp, which maps"),
         ("--gpu m4-pro --count 2", "share one memory"),
     ],
 )
