@@ -64,7 +64,7 @@ def test_the_whole_trace_is_in_its_own_order(many):
 
 def test_one_request_orders_policies_worse_than_many(many):
     found = stability(
-        many, ("lru", "fifo", "lfu"), (0.25,), [(1, None), (10, None)], draws=3,
+        many, ("lru", "fifo", "lfu", "lfru", "random"), (0.25,), [(1, None), (10, None)], draws=3,
         simulator="reference",
     )  # fmt: skip
     assert found[0].in_order < found[1].in_order
