@@ -106,6 +106,7 @@ def test_replay_prints_policies_bounds_and_warnings(trace_file):
         assert expected in done.stdout
 
 
+@pytest.mark.slow
 def test_what_sees_the_future_is_marked(trace_file, tmp_path):
     """A fixed set by hindsight, an oracle by name, quotas by hindsight: none of them is a candidate."""
     star = "* sees the future"

@@ -266,6 +266,7 @@ def test_a_second_process_finds_the_compiled_kernel(own_cache):
     assert compiled[1] == 0
 
 
+@pytest.mark.slow
 def test_a_numba_that_was_not_tried_compiles_in_its_own_way(tmp_path):
     """What is replaced of its code generator may be gone in another version: the same counts, compiled slower."""
     code = (

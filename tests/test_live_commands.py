@@ -107,6 +107,7 @@ def small() -> RoutingTrace:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_calibrate_predict_run_compare(
     small: RoutingTrace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

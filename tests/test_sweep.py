@@ -286,7 +286,7 @@ def test_killed_twice_resumed_and_equal(workers: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_interrupted_from_the_keyboard(tmp_path: Path) -> None:
     file, out = tmp_path / "sweep.toml", tmp_path / "out"
-    file.write_text(TOML.format(passes=100))  # so that it is not over before the signal comes
+    file.write_text(TOML.format(passes=400))  # so that it is not over before the signal comes
     args = command("sweep", str(file), "--out", str(out), "--workers", "2")
     with subprocess.Popen(args, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         wait_for(out / "journal.jsonl", 3, process)
