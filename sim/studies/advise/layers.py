@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import combinations
 
 from expert_residency.errors import SimError
-from expert_residency.sim.choices.knob import Knob, flag_of
+from expert_residency.sim.choices.knob import Knob, Value, flag_of
 from expert_residency.sim.runs.constants import Constant, constants_of
 from expert_residency.sim.runs.interval import Machine
 from expert_residency.sim.split.layers.lines import OptionLine, option_lines
@@ -76,6 +76,10 @@ class LayerTask:
             return Control(name, knob, whole(knob.values, most), default, lambda value: flag_of(knob, value))
         return None
 
+    def _values(self, setting: Setting) -> dict[str, Value]:
+        """What each knob sets, by its name."""
+        return {c.knob.sets: v for c, v in zip(self.controls, setting, strict=True)}
+
     def speed(self, setting: Setting, machine: Machine | None = None, workload: int = 0) -> float | None:
         """Tokens/s of a setting.
 
@@ -115,7 +119,7 @@ class LayerTask:
             None if it does not fit.
         """
         planner = self._planner(setting, machine, workload)
-        values = {c.knob.sets: v for c, v in zip(self.controls, setting, strict=True)}
+        values = self._values(setting)
         if "cpu_layers" not in values:
             return planner.best()
         return planner.of_first_layers(int(values["cpu_layers"]))
@@ -124,7 +128,7 @@ class LayerTask:
         """The engine's options of the fastest placement with these threads, and of the setting."""
         planner = self._planner(setting, None, 0)
         best, simple = planner.best(), self.placement(setting)
-        values = {c.knob.sets: v for c, v in zip(self.controls, setting, strict=True)}
+        values = self._values(setting)
         first = (int(values["cpu_layers"]), simple) if simple and "cpu_layers" in values else None
         return option_lines(planner.problem, best, first) if best else []
 
@@ -195,9 +199,7 @@ class LayerTask:
         )
 
     def _planner(self, setting: Setting, machine: Machine | None, workload: int) -> LayerPlanner:
-        workers = next(
-            (int(v) for c, v in zip(self.controls, setting, strict=True) if c.knob.sets == "workers"), 0
-        )
+        workers = int(self._values(setting).get("workers", 0))
         key = machine is None, workload, workers
         known = self._planners.get(key)
         if known is None or (machine is not None and known[0] is not machine):

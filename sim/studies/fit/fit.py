@@ -12,6 +12,7 @@ spread most over what fits.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -123,14 +124,14 @@ class FitResult:
         return median(lambda c: c.before), median(lambda c: c.after), median(lambda c: c.left_out)
 
 
-class Speeds(Generic[RunT]):
+class Speeds(ABC, Generic[RunT]):
     """Logarithms of speeds of runs, as constants change; a subclass says the speed of one run."""
 
     constants: Sequence[Constant]
 
+    @abstractmethod
     def speed(self, run: RunT, logs: Mapping[Constant, float]) -> float:
         """Tokens/s of a run with constants moved by logarithms."""
-        raise NotImplementedError
 
     def logs(self, runs: Sequence[RunT], at: Mapping[Constant, float]) -> Array:
         """(runs,) logarithms of speeds."""
