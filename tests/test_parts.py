@@ -138,7 +138,7 @@ def test_one_memory_is_counted_once() -> None:
         ("nothing", "unknown hardware profile 'nothing'"),
         ("RTX 3060", "unknown hardware profile 'RTX 3060'; did you mean rtx-3060?"),
         ("nothing:ram=64GB", "unknown hardware profile or card 'nothing'"),
-        ("rtx-3060:memory=64GB", "machine rtx-3060: unknown part 'memory' (known: cpu, ram, link)"),
+        ("rtx-3060:memory=64GB", "machine rtx-3060: unknown part 'memory' (known: cpu, ram, link, drive, system"),
         ("rtx-3060:cpu=z80", "unknown processor 'z80'"),
         ("rtx-3060:ram=64", "size 64 has no unit"),
         ("rtx-3060:ram=64GB@fast", "memory '64GB@fast': expected a size, MT/s and channels, as 64GB@6000x2"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from expert_residency.errors import HardwareError
+from expert_residency.hwmodels.parts.conditions import CONDITIONS, changed
 from expert_residency.hwmodels.parts.rows import CpuRow, GpuRow, find_cpu, find_gpu, gpus
 from expert_residency.hwmodels.units import GIB, parse_size
 from expert_residency.text import check_known, parse_call, unknown
@@ -46,6 +47,7 @@ _FLOP_PER_CYCLE = {"avx2": 32, "avx512": 64, "amx": 64, "neon": 32}
 _GIVEN_TO_GPU = {"apple": 0.75, "sm_": 0.93, "gfx": 0.8}
 _CONTEXT_GIB = 0.37
 _CORE_GB_PER_S = 12.0
+_PUT = "; put together from parts"
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def is_machine(text: str) -> bool:
 
 
 def machine(text: str, known: dict[str, Tables]) -> Tables:
-    """Tables of a profile (over `_generic`) from `CARD:cpu=...,ram=...,link=...`.
+    """Tables of a profile (over `_generic`) from `CARD:cpu=...,ram=...,link=...`, and its conditions.
 
     Parameters
     ----------
@@ -120,7 +122,26 @@ def machine(text: str, known: dict[str, Tables]) -> Tables:
     """
     name, words = parse_call(text, "machine", HardwareError)
     for word in words:
-        check_known(f"machine {name}: part", word, PARTS, HardwareError)
+        check_known(f"machine {name}: part", word, (*PARTS, *CONDITIONS), HardwareError)
+    made = _of_parts(text, name, words, known)
+    said = {word: words[word] for word in CONDITIONS if word in words}
+    if not said:
+        return made
+    if "numa" in said and "cpu" not in words:
+        raise HardwareError(f"machine {text}: numa goes with cpu=2x NAME: a profile's figures hold for one")
+    made = changed(made, said, sockets=_sockets(made["cpu"]["name"]))
+    texts = [f"{word} {value}" for word, value in said.items()]
+    return made | _title("-".join([made["name"], *said.values()]), [made["summary"], *texts])
+
+
+def _sockets(cpu: str) -> int:
+    """Of a processor by its name, `2x Xeon E5-2698 v4`."""
+    found = re.match(r"(\d)x ", cpu)
+    return int(found[1]) if found else 1
+
+
+def _of_parts(text: str, name: str, words: dict[str, str], known: dict[str, Tables]) -> Tables:
+    """Tables of the machine as its parts are; `text` is the whole of what was asked, for messages."""
     memory = parse_memory(words["ram"]) if "ram" in words else Memory()
     cpu = find_cpu(words["cpu"]) if "cpu" in words else None
     link = words.get("link")
@@ -145,6 +166,7 @@ def machine(text: str, known: dict[str, Tables]) -> Tables:
         made["link"] = _link(link, row, base)
     if cpu is not None or "cpu" not in made:
         same = cpu is not None and "cpu" in made and _same_cpu(made["cpu"]["name"], *cpu)
+        same &= "numa" not in words  # its own figures are of one placement
         if not same or memory.mt_per_s:
             made |= _host(cpu, memory)
         if not same:
@@ -164,7 +186,8 @@ def _required(row: GpuRow | None) -> GpuRow:
 
 def _title(name: str, parts: list[str]) -> Tables:
     plain = re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-.")
-    return {"name": plain, "summary": f"{', '.join(parts)}; put together from parts"}
+    said = ", ".join(part.removesuffix(_PUT) for part in parts)
+    return {"name": plain, "summary": said + _PUT}
 
 
 def _figure(value: float, kind: str, source: str) -> Figure:

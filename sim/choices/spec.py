@@ -238,8 +238,8 @@ class RunSpec:
     hardware: tuple[str, ...] = field(
         metadata=_choice(
             NAMES,
-            "Machine profile, NAME or FILE.toml, or parts, CARD:cpu=NAME,ram=64GB@6000x2,link=4.0x8 (residency "
-            "list gpus, cpus); for several cards join them by +.",
+            "Machine profile, NAME or FILE.toml, or parts, CARD:cpu=NAME,ram=64GB@6000x2,link=4.0x8,drive=gen4 "
+            "(residency list gpus, cpus); for several cards join them by +.",
         )
     )
     capacity: Capacity = field(

@@ -134,6 +134,7 @@ def _ask(
     from expert_residency.hwmodels.units import parse_size
     from expert_residency.sim.choices.preset import load_engine
     from expert_residency.sim.choices.spec import read_names
+    from expert_residency.sim.split.memory import default_headroom
     from expert_residency.sim.split.study import with_ram
     from expert_residency.sim.studies.advise import Ask
     from expert_residency.sim.studies.advise.workloads import workloads
@@ -153,11 +154,11 @@ def _ask(
         raise SimError(f"--headroom with --engine {engine}: it is of engines that place whole layers")
     if session is not None and (extra := given(run, among=("context",))):
         raise SimError(f"{extra[0]} beside --session: this says what a context takes, --session gives it")
-    shared = all(profile.one_memory for _, profile in found) and not given(run, among=("headroom",))
+    free = parse_size(headroom) if given(run, among=("headroom",)) else default_headroom(found[0][1])
     return Ask(
         engine, preset, tuple(profile for _, profile in found), tuple(name for name, _ in found),
         workloads(model, trace or [], fmt, passes), context, kv_type or preset.kv_type,
-        None if session is None else parse_size(session), acceptance, 0 if shared else parse_size(headroom),
+        None if session is None else parse_size(session), acceptance, free,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ def machine(
         str,
         typer.Argument(
             metavar="SRC",
-            help="Profile NAME or FILE.toml, or parts: CARD:cpu=NAME,ram=64GB@6000x2,link=4.0x8; "
+            help="Profile NAME or FILE.toml, or parts: CARD:cpu=NAME,ram=64GB@6000x2,link=4.0x8,drive=gen4; "
             "none:cpu=NAME without a card (residency list gpus, cpus).",
         ),
     ],

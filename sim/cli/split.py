@@ -159,7 +159,7 @@ def split(
     from expert_residency.sim.choices.preset import load_engine
     from expert_residency.sim.choices.spec import read_names
     from expert_residency.sim.cli.split_layers import show_engines, show_layers, show_rules
-    from expert_residency.sim.split.memory import HOST_MODES
+    from expert_residency.sim.split.memory import HOST_MODES, default_headroom
     from expert_residency.sim.split.study import Question, sets_of_cards
     from expert_residency.traces.windows import compose_windows
 
@@ -167,7 +167,7 @@ def split(
         check_known("host mode", mode, HOST_MODES)
     put_together = with_parts(read_names("gpu", gpu), cpu=cpu, ram=ram, link=link)
     gpu = list(put_together)
-    shared = all(made is not None and made.one_memory for made in put_together.values())  # its rest is kept free
+    memory = put_together.get(machine or gpu[0]) or load_profile(machine or gpu[0])
     preset = None if engine == "all" else load_engine(engine)
     by_rules = bool(given(run, among=RULES))
     _refuse(run, preset, by_rules, quant, host)
@@ -184,7 +184,7 @@ def split(
         host=machine or gpu[0],
         ram_bytes=None if ram is None or any(put_together.values()) else parse_size(ram),
         modes=tuple(m for m in HOST_MODES if not host or m in host),
-        headroom_bytes=0 if shared and not given(run, among=("headroom",)) else parse_size(headroom),
+        headroom_bytes=parse_size(headroom) if given(run, among=("headroom",)) else default_headroom(memory),
         context=context,
         kv_type=kv_type or (preset.kv_type if preset else ""),
         kv_resident=kv_resident,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from expert_residency.errors import SimError
+from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.units import GB, GIB
 from expert_residency.hwmodels.vram import (
     STAGE_RESERVE_BYTES,
@@ -252,6 +253,13 @@ def ram_need(
     must = complement if mode in ("arena", "resident") else 0
     held = must or min(complement, room)
     return RamNeed(mode, held, complement - held, needs.streamed_kv_bytes, headroom_bytes, must)
+
+
+def default_headroom(host: HardwareProfile) -> int:
+    """Bytes that stay free where nobody says how many: none beside what a card leaves of one memory, else the
+    round number of the docs, or what the system and other programs hold if that is more.
+    """
+    return 0 if host.one_memory else max(HEADROOM_BYTES, host.ram.os_reserve_bytes)
 
 
 def fitting_headroom(ram_bytes: int, held_bytes: int) -> str:
