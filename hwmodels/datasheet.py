@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from expert_residency.hwmodels.parts.compose import launch_of
-from expert_residency.hwmodels.parts.rows import find_gpu
+from expert_residency.errors import HardwareError
+from expert_residency.hwmodels.parts.compose import MEMORY_SHARE, core_share_of, launch_of, share_of
+from expert_residency.hwmodels.parts.rows import CpuRow, find_cpu, find_gpu
 from expert_residency.hwmodels.profile import HardwareProfile, parse_profile
 from expert_residency.hwmodels.registry import PROFILES
 
 GPU_SHARE = 0.78
-"""Of a card's memory rate that kernels of llama.cpp reach in decoding."""
-CPU_SHARE = 0.6
-"""Of the memory's theory that a CPU pool reads experts at."""
+"""Of a card's memory rate that kernels of llama.cpp reach in decoding, where its architecture is not known."""
 
 
 def from_data_sheet(
@@ -53,8 +52,10 @@ def from_data_sheet(
 
     card = gpu_gb_per_s or ram_gb_per_s
     row = find_gpu(gpu) if gpu else None
-    rate = {"default": value(card * (GPU_SHARE if gpu_gb_per_s else CPU_SHARE))}
-    pool = {"default": value(ram_gb_per_s * CPU_SHARE)}
+    processor = _processor(cpu)
+    share = share_of(row)[0] if row else GPU_SHARE
+    rate = {"default": value(card * (share if gpu_gb_per_s else MEMORY_SHARE))}
+    pool = {"default": value(ram_gb_per_s * MEMORY_SHARE)}
     own = {
         "name": "data-sheet",
         "summary": f"{name}, from data sheets only",
@@ -79,9 +80,17 @@ def from_data_sheet(
             "name": cpu,
             "cores": value(cores, "datasheet"),
             "workers": value(cores),
+            **(core_share_of(processor) if processor else {}),
             "expert_gb_per_s": {"pinned": pool, "pageable": pool, "page_cache": pool},
         },
         "dram": {"stream_gb_per_s": value(ram_gb_per_s), "theory_gb_per_s": value(ram_gb_per_s, "datasheet")},
         "ram": {"total_gib": value(memory_gib), "pin_limit_gib": value(memory_gib)},
     }
     return parse_profile(PROFILES.over(PROFILES.read("_generic", as_base=True), own), f"machine {name}")
+
+
+def _processor(name: str) -> CpuRow | None:
+    try:
+        return find_cpu(name)[0]
+    except HardwareError:
+        return None

@@ -138,17 +138,25 @@ class CpuSources(Section):
 
 
 class Cpu(Section):
-    """The pool that computes experts from RAM; rates hold for `workers` workers."""
+    """The pool that computes experts from RAM; rates hold for `workers` workers.
+
+    `core_share` is what one core gets through beside a core of Zen 2 or Golden Cove; absent: as much.
+    """
 
     name: str
     cores: Count
     workers: Count
+    core_share: PositiveShare | None = None
     expert_gb_per_s: CpuSources
     expert_gb_per_s_by_workers: dict[int, Rate] = Field(default_factory=dict)
     dispatch_us: Quantity
     gflops: Positive | None = None
 
     dispatch_ns: ClassVar[Whole] = Whole()
+
+    def most_gb_per_s(self, core_gb_per_s: float) -> float:
+        """GB/s that all cores get through in an engine whose newer cores reach `core_gb_per_s`."""
+        return core_gb_per_s * self.cores.count * (self.core_share.value if self.core_share else 1.0)
 
     @property
     def arithmetic(self) -> Quantity:

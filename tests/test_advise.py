@@ -331,8 +331,8 @@ def test_cliffs_are_named_with_the_size_at_which_they_begin():
     assert ("memory" in said) == (whole.all_expert_bytes > tiny.total_bytes - tiny.os_reserve_bytes)
     assert "workers" not in small, "nothing is computed by the processor"
     limited = found("llama.cpp", None)
-    core = load_engine("llama.cpp").cpu_core_gb_per_s.value
     profile = load_profile("tesla-p40")
+    core = profile.cpu.most_gb_per_s(load_engine("llama.cpp").cpu_core_gb_per_s.value) / profile.cpu.cores.count
     rate = min(profile.cpu.expert_mb_per_s("pinned", "fp16"), profile.dram.shared_mb_per_s) / 1000
     assert ("workers" in limited) == (math.ceil(rate / core) < profile.cpu.cores.count)
 

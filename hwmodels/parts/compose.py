@@ -48,6 +48,10 @@ _GIVEN_TO_GPU = {"apple": 0.75, "sm_": 0.93, "gfx": 0.8}
 _CONTEXT_GIB = 0.37
 _CORE_GB_PER_S = 12.0
 _PUT = "; put together from parts"
+MEMORY_SHARE = 0.65
+"""Of the memory's theory that expert kernels read at on one socket."""
+_OLD_CORES = ("zen1", "haswell", "broadwell", "skylake")
+_OLD_CORE_SHARE, _OLD_CORE_SPREAD = 0.37, (0.31, 0.54)
 
 
 @dataclass(frozen=True)
@@ -194,7 +198,7 @@ def _figure(value: float, kind: str, source: str) -> Figure:
     return {"value": round(value, 3), "kind": kind, "source": source}
 
 
-def _share_of(row: GpuRow) -> tuple[float, str, str]:
+def share_of(row: GpuRow) -> tuple[float, str, str]:
     """Part of the bandwidth that kernels reach, its kind, and why."""
     if row.share:
         return row.share, "assumed" if "assumed" in row.source else "derived", row.source
@@ -215,7 +219,7 @@ def _compute(row: GpuRow) -> Figure:
 
 
 def _rates(row: GpuRow) -> Tables:
-    share, kind, why = _share_of(row)
+    share, kind, why = share_of(row)
     rates = {"default": _figure(row.mem_gb_per_s * share, kind, f"{share} x {row.mem_gb_per_s:g} GB/s: {why}")}
     if row.arch.startswith("sm_6"):
         said = f"{_LOW_BIT_SHARE} x {row.mem_gb_per_s:g} GB/s: below 4 bits unpacking binds, as on a P40"
@@ -232,6 +236,19 @@ def launch_of(row: GpuRow) -> Figure:
         "llama.cpp (residency validate --group machine)",
     )  # fmt: skip
     return made | {"spread": [round(made["value"] / spread, 2), round(made["value"] * spread, 2)]}
+
+
+def core_share_of(row: CpuRow) -> Tables:
+    """What a core of this design gets through beside a newer one: table `core_share`, empty for newer ones."""
+    if row.arch not in _OLD_CORES:
+        return {}
+    seen = "" if row.arch == "skylake" else f"; {row.arch} as those, no figure of its own"
+    made = _figure(
+        _OLD_CORE_SHARE, "derived" if row.arch == "skylake" else "assumed",
+        "published speeds of llama.cpp on four Skylake-kind processors of 4 to 10 cores "
+        f"(residency validate --group llamacpp){seen}",
+    )  # fmt: skip
+    return {"core_share": made | {"spread": list(_OLD_CORE_SPREAD)}}
 
 
 def _gpu(row: GpuRow) -> Tables:
@@ -297,7 +314,7 @@ def _host(cpu: tuple[CpuRow, int] | None, memory: Memory) -> Tables:
     if assumed:
         label, how = "not named (8 cores, 2 channels)", f"no processor was named: {how}"
     kind = "derived" if memory.mt_per_s and not assumed else "assumed"
-    share = 0.35 if sockets > 1 else 0.65
+    share = 0.35 if sockets > 1 else MEMORY_SHARE
     why = ("35-40 of 110.8 GB/s without placement by NUMA node" if sockets > 1 else
            "expert kernels reached 0.6 to 0.7 of theory on one socket (7950X, 5955WX, 5700X3D)")  # fmt: skip
     rate = min(theory * share, sockets * row.cores * _CORE_GB_PER_S)
@@ -312,6 +329,7 @@ def _host(cpu: tuple[CpuRow, int] | None, memory: Memory) -> Tables:
             "name": label,
             "cores": _figure(cores, "assumed" if assumed else "datasheet", row.source),
             "workers": _figure(cores, "assumed", "one a core"),
+            **core_share_of(row),
             "gflops": _figure(gflops, "assumed", arithmetic),
             "expert_gb_per_s": {
                 "pinned": {"default": reads},

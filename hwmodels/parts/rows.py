@@ -53,8 +53,8 @@ class CpuRow:
 
     Parameters
     ----------
-    name, label
-        As users type it, as its maker calls it.
+    name, label, arch
+        As users type it, as its maker calls it, and the design of its cores.
     cores, ghz
         Cores that compute (performance cores of mixed ones), base clock.
     simd
@@ -67,6 +67,7 @@ class CpuRow:
 
     name: str
     label: str
+    arch: str
     cores: int
     ghz: float
     simd: str
@@ -94,7 +95,7 @@ def cpus() -> dict[str, CpuRow]:
     """Processors by name."""
     return {
         r["name"]: CpuRow(
-            r["name"], r["label"], int(r["cores"]), float(r["ghz"]), r["simd"], int(r["channels"]),
+            r["name"], r["label"], r["arch"], int(r["cores"]), float(r["ghz"]), r["simd"], int(r["channels"]),
             int(r["mt_per_s"]), r["source"],
         )
         for r in _rows("cpus.csv")

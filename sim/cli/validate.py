@@ -174,8 +174,8 @@ def _cases(
     if "llamacpp" in chosen:
         cases += llamacpp_cases()
         said.append(
-            "llamacpp: machines by data sheet, each left out of the one derived number; that cores limit the CPU "
-            "was seen in these rows"
+            "llamacpp: machines by data sheet, each left out of the one derived number; that cores before Zen 2 "
+            "and Golden Cove are slow was seen in these rows"
         )
     if "machine" in chosen:
         found, notes = machine_cases()

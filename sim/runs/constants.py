@@ -17,7 +17,7 @@ PRIOR_SD: dict[Kind, float] = {"measured": 0.15, "derived": 0.4, "datasheet": 0.
 """Standard deviation of the logarithm of a number of each kind; a wider spread of its own counts. Ours: a measured
 number is mostly of somebody else's machine with the same parts, derived ones come from fits that could not tell
 some of them apart, and kernels reach 24 to 90 % of what data sheets say."""
-ENDINGS = ("_gb_per_s", "_us", "_tflops", "gflops", "_launches")
+ENDINGS = ("_gb_per_s", "_us", "_tflops", "gflops", "_launches", "core_share")
 """Of names that cost time; capacities do not, and a share of DRAM's rate is the same factor as that rate."""
 NOT_TIME = ("mem_gb_per_s", "theory_gb_per_s")
 """Figures of the data sheet that no run uses."""

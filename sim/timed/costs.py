@@ -94,7 +94,7 @@ class Costs:
         cpu = machine.host.cpu
         rates = [cpu.expert_mb_per_s(source, family) for source in cpu_sources]
         if preset.cpu_core_gb_per_s is not None:
-            most = round(preset.cpu_core_gb_per_s.value * 1000 * cpu.cores.count)
+            most = round(cpu.most_gb_per_s(preset.cpu_core_gb_per_s.value) * 1000)
             rates = [min(rate, most) for rate in rates]
         last = machine.layer_card[-1]
         groups = [card.gpu.group_points for card in cards]

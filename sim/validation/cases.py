@@ -235,7 +235,7 @@ def live_cases(folder: Path | None = None) -> list[Case]:
 
 def llamacpp_cases() -> list[Case]:
     """Published speeds of llama.cpp by data sheets, every machine held out of the one number that is derived."""
-    from expert_residency.sim.validation.llamacpp import predict_llamacpp
+    from expert_residency.sim.validation.llamacpp import TOLD_BY_ITS_OWN, predict_llamacpp
 
     made = []
     for one in predict_llamacpp():
@@ -246,7 +246,7 @@ def llamacpp_cases() -> list[Case]:
         made.append(
             Case(
                 f"llamacpp {kind}",
-                "unseen",
+                "derived" if run.n_cpu_moe == "0" and run.gpu in TOLD_BY_ITS_OWN else "unseen",
                 name,
                 run.machine,
                 run.machine,

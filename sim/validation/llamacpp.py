@@ -1,8 +1,9 @@
 """llama.cpp's users: what they measured beside what data sheets and preset say, one machine held out at a time.
 
-Of every machine only data sheets are taken (`hwmodels.datasheet`). One number of the preset is derived from these
-rows, the rate of a core (`cpu_core_gb_per_s`): each machine is predicted with the rate that the others give. That
-there is such a limit at all was seen in the rows; that choice of form is not held out.
+Of every machine only data sheets are taken (`hwmodels.datasheet`). One number is derived from these rows: what a
+core of Skylake's kind gets through beside a newer one (`core_share`). Each processor of the kind is predicted with
+the share that the others give; newer ones take nothing from these rows. That old cores are a group of their own
+was seen in the rows; that choice of form is not held out.
 """
 
 from __future__ import annotations
@@ -12,27 +13,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from expert_residency.hwmodels.datasheet import CPU_SHARE, from_data_sheet
+from expert_residency.hwmodels.datasheet import from_data_sheet
+from expert_residency.hwmodels.parts.compose import MEMORY_SHARE
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.runs import LlamaRun, load_llama_runs
 from expert_residency.sim.choices.preset import EnginePreset, load_engine
-from expert_residency.sim.runs.constants import constants_of, scaled
 from expert_residency.sim.runs.interval import Interval, around
 from expert_residency.sim.runs.layer_sums import THIRDS, LayerSums, Parts
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace, TraceBuilder
 
 ENGINE = "llama.cpp"
-RATES = tuple(round(1.0 * 1.02**n, 4) for n in range(125))
-"""GB/s a core that are tried: 1 to 11.7, 2 % apart."""
+TOLD_BY_ITS_OWN = ("RX 7900 XT",)
+"""Cards whose share of the data sheet rests on a row here, with all of the model on the card."""
+SHARES = tuple(round(0.15 * 1.01**n, 4) for n in range(190))
+"""Of a newer core that are tried: 0.15 to 0.98, 1 % apart."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One row: tokens/s with the core rate that the other machines give."""
+    """One row: tokens/s with the core share that the other old processors give; None: a newer one."""
 
     run: LlamaRun
-    core_gb_per_s: float
+    core_share: float | None
     tokens_per_s: float
 
     @property
@@ -42,16 +45,8 @@ class Prediction:
 
     def interval(self) -> Interval:
         """Where 90 % of such rows lie."""
-        preset = load_engine(ENGINE)
-        assert preset.cpu_core_gb_per_s is not None
-        ratio = self.core_gb_per_s / preset.cpu_core_gb_per_s.value
-        (held,) = [one for one in constants_of((), preset) if one.path == ("cpu_core_gb_per_s",)]
-        machine = (machine_of(self.run),), preset
-        return around(
-            self.tokens_per_s,
-            lambda drawn: 1.0 / parts_of(self.run, scaled((), drawn[1], {held: ratio})[1], drawn[0][0]).ns,
-            machine,
-        )
+        machine = (machine_of(self.run, self.core_share),), load_engine(ENGINE)
+        return around(self.tokens_per_s, lambda drawn: 1.0 / parts_of(self.run, drawn[1], drawn[0][0]).ns, machine)
 
 
 def geometry_of(run: LlamaRun) -> ModelGeometry:
@@ -73,12 +68,18 @@ def one_token(geometry: ModelGeometry) -> RoutingTrace:
     return builder.build()
 
 
-def machine_of(run: LlamaRun) -> HardwareProfile:
-    """The machine of a row by its data sheets."""
-    return from_data_sheet(
+def machine_of(run: LlamaRun, core_share: float | None = None) -> HardwareProfile:
+    """The machine of a row by its data sheets, an old processor with another share of a newer core."""
+    made = from_data_sheet(
         run.machine, gpu=run.gpu, gpu_gb_per_s=run.gpu_gb_per_s or 0, cpu=run.cpu, cores=run.cores,
         ram_gb_per_s=run.ram_gb_per_s,
     )  # fmt: skip
+    if core_share is None or made.cpu.core_share is None:
+        return made
+    share = made.cpu.core_share.model_copy(
+        update={"value": core_share, "spread": (0.83 * core_share, 1.45 * core_share)}
+    )
+    return made.model_copy(update={"cpu": made.cpu.model_copy(update={"core_share": share})})
 
 
 def parts_of(run: LlamaRun, preset: EnginePreset, profile: HardwareProfile | None = None) -> Parts:
@@ -119,26 +120,35 @@ def _sum(first: Parts, *others: Parts) -> Parts:
 @cache
 def _times(run: LlamaRun) -> tuple[int, int]:
     """Ns of a token if only memory limits the CPU, and if its rate is half of that."""
-    preset = load_engine(ENGINE)
-    half = Quantity(value=run.ram_gb_per_s * CPU_SHARE / 2 / run.cores, kind="derived", source="half of memory's")
+    preset, profile = load_engine(ENGINE), machine_of(run)
+    half = run.ram_gb_per_s * MEMORY_SHARE / 2 / profile.cpu.most_gb_per_s(1.0)
+    core = Quantity(value=half, kind="derived", source="half of memory's rate")
     return (
-        parts_of(run, preset.model_copy(update={"cpu_core_gb_per_s": None})).ns,
-        parts_of(run, preset.model_copy(update={"cpu_core_gb_per_s": half})).ns,
+        parts_of(run, preset.model_copy(update={"cpu_core_gb_per_s": None}), profile).ns,
+        parts_of(run, preset.model_copy(update={"cpu_core_gb_per_s": core}), profile).ns,
     )
 
 
-def tokens_per_s(run: LlamaRun, core_gb_per_s: float) -> float:
-    """Decoding speed with a core rate; time is linear in its inverse. What of a row is the prompt is taken off."""
+def is_old(run: LlamaRun) -> bool:
+    """Whether the processor's cores are of the kind whose share is derived here."""
+    return machine_of(run).cpu.core_share is not None
+
+
+def tokens_per_s(run: LlamaRun, core_share: float | None) -> float:
+    """Decoding speed with a share of a newer core (None: all of it). What of a row is the prompt is taken off."""
     whole, half = _times(run)
-    slower = max(1.0, run.ram_gb_per_s * CPU_SHARE / (core_gb_per_s * run.cores))
+    core = load_engine(ENGINE).cpu_core_gb_per_s
+    assert core is not None
+    most = core.value * run.cores * (core_share or 1.0)
+    slower = max(1.0, run.ram_gb_per_s * MEMORY_SHARE / most)  # time is linear in a rate's inverse
     return 1e9 / (whole + (half - whole) * (slower - 1)) * (1 - (run.prompt_pct or 0) / 100)
 
 
-def best_rate(runs: Sequence[LlamaRun]) -> float:
-    """The core rate with the least mean absolute log error; the middle of those that are equally good."""
-    off = {rate: sum(abs(math.log(tokens_per_s(run, rate) / run.tok_s)) for run in runs) for rate in RATES}
+def best_share(runs: Sequence[LlamaRun]) -> float:
+    """The core share with the least mean absolute log error; the middle of those that are equally good."""
+    off = {share: sum(abs(math.log(tokens_per_s(run, share) / run.tok_s)) for run in runs) for share in SHARES}
     least = min(off.values())
-    alike = [rate for rate in RATES if off[rate] <= least * (1 + 1e-9)]
+    alike = [share for share in SHARES if off[share] <= least * (1 + 1e-9)]
     return alike[len(alike) // 2]
 
 
@@ -156,10 +166,11 @@ def predict_llamacpp(runs: Sequence[LlamaRun] | None = None) -> list[Prediction]
         In the order of the rows.
     """
     runs = load_llama_runs() if runs is None else runs
-    rates = {
-        cpu: best_rate([run for run in runs if run.cpu != cpu]) for cpu in dict.fromkeys(run.cpu for run in runs)
+    old = [run for run in runs if run.n_cpu_moe != "0" and is_old(run)]
+    shares = {
+        cpu: best_share([run for run in old if run.cpu != cpu]) for cpu in dict.fromkeys(run.cpu for run in old)
     }
-    return [Prediction(run, rates[run.cpu], tokens_per_s(run, rates[run.cpu])) for run in runs]
+    return [Prediction(run, shares.get(run.cpu), tokens_per_s(run, shares.get(run.cpu))) for run in runs]
 
 
 def llamacpp_table() -> str:
@@ -172,11 +183,19 @@ def llamacpp_table() -> str:
     rows = [
         (
             one.run.machine, f"{one.run.model} {one.run.quant}", _how(one.run), f"{one.run.tok_s:g}",
-            f"{one.tokens_per_s:.1f}", f"{100 * one.error:+.0f} %", f"{one.core_gb_per_s:.1f}",
+            f"{one.tokens_per_s:.1f}", f"{100 * one.error:+.0f} %", _share(one),
         )
         for one in found
     ]  # fmt: skip
-    heads = ("machine", "model", "experts on the CPU", "tok/s", "predicted", "error", "GB/s a core by the others")
+    heads = (
+        "machine",
+        "model",
+        "experts on the CPU",
+        "tok/s",
+        "predicted",
+        "error",
+        "a core beside newer ones, by the others",
+    )
     table = markdown(heads, rows)
     parts = {
         "with experts on the CPU": [abs(p.error) for p in found if p.run.offloads],
@@ -188,6 +207,10 @@ def llamacpp_table() -> str:
         for name, errors in parts.items()
     )
     return f"{table}\n\nAbsolute errors, each machine held out: {said}."
+
+
+def _share(one: Prediction) -> str:
+    return "" if one.core_share is None else f"{one.core_share:.2f}"
 
 
 def _how(run: LlamaRun) -> str:

@@ -83,7 +83,7 @@ def _workers(ask: Ask) -> Iterator[Cliff]:
         return
     cpu, family = ask.profiles[0].cpu, ask.traces[0].geometry.quant_family
     own = ask.preset.cpu_core_gb_per_s
-    core = own.value if own else CORE_GB_PER_S
+    core = cpu.most_gb_per_s(own.value) / cpu.cores.count if own else CORE_GB_PER_S
     rate = min(cpu.expert_mb_per_s("pinned", family), ask.profiles[0].dram.shared_mb_per_s) / 1000
     n = math.ceil(rate / core)
     if n < (cpu.cores.count if own else cpu.workers.count):
