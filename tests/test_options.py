@@ -342,7 +342,7 @@ CASES: dict[str, dict[str, Any]] = {
         "--phase": "--phase decode", "--cold": "--cold request",
     } | only(
         "--card-capacity", out="--out other", trace="--trace <in>/flash.parquet", passes="--passes 2",
-        workers="--workers 3", scheduler="--scheduler tcp://here:1", resume="--resume",
+        seeds="--seeds 2", workers="--workers 3", scheduler="--scheduler tcp://here:1", resume="--resume",
         retry_failed="--resume --retry-failed", simulator="--simulator kernel",
         json=Whole(QUICK, QUICK + " --json"),
     ),

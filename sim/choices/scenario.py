@@ -1,6 +1,6 @@
 """Scenario files: the choices of one run as TOML, checked before anything starts.
 
-    trace = "mine.parquet"            # or "bundled:NAME"
+    trace = "mine.parquet"            # or "bundled:NAME", or "synthetic:STYLE:tokens=300"
     hardware = "rtx-5070"             # or a list, or "a+b", one a card
     capacity = "4000MiB"              # or "25%", "32/layer", "auto", ["16GiB", "16GiB"]: `sim.choices.capacity`
     eviction = "lfru"
@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from expert_residency.errors import SimError
 from expert_residency.sim.choices.spec import CHOICES, RunSpec, make_spec, refuse_unknown
-from expert_residency.sim.choices.trace import Reading
-from expert_residency.traces import RoutingTrace, load_model
+from expert_residency.sim.choices.synthetic import is_number, synthetic_trace
+from expert_residency.sim.choices.trace import NO_FILE, Reading
+from expert_residency.traces import RoutingTrace
 
 _MOST = (1 << 31) - 1
 """Passes of a trace, and tokens of a chunk."""
@@ -113,7 +113,9 @@ def open_scenario_trace(scenario: Scenario) -> RoutingTrace:
     from expert_residency.traces.windows import chunk_prefill, compose_windows
 
     if scenario.synthetic is not None or scenario.trace == "synthetic":
-        trace = _generate(scenario)
+        if not isinstance(scenario.synthetic, dict) or scenario.model is None:
+            raise SimError('trace "synthetic" needs a table `synthetic` and a `model`')
+        trace = synthetic_trace(scenario.synthetic, scenario.model)
     else:
         trace = open_trace(scenario.trace, scenario.format, scenario.model, scenario.reading)
     if scenario.chunk is not None:
@@ -125,41 +127,14 @@ def open_scenario_trace(scenario: Scenario) -> RoutingTrace:
     return trace
 
 
-def _generate(scenario: Scenario) -> RoutingTrace:
-    """Synthetic trace of the scenario's model."""
-    from expert_residency.traces.synthetic import generate, load_style
-
-    if not isinstance(scenario.synthetic, dict) or scenario.model is None:
-        raise SimError('trace "synthetic" needs a table `synthetic` and a `model`')
-    table = dict(scenario.synthetic)
-    style = load_style(str(table.pop("style", "qwen3.8-flash-next")))
-    known = ("tokens", "prompt_tokens", "requests", "seed", "draft_tokens", "acceptance")
-    changes = {key: table.pop(key) for key in list(table) if key in type(style).model_fields}
-    for key in table:
-        if key not in known:
-            raise SimError(
-                f"synthetic: unknown key {key!r} (known: style, {', '.join(known)}, or one of the style's)"
-            )
-        if not _numbers(table[key]) or (key != "acceptance" and type(table[key]) is not int):
-            wanted = "a number" if key == "acceptance" else "a whole number"
-            raise SimError(f"synthetic: {key} is {table[key]!r}, expected {wanted}")
-    if "tokens" not in table:
-        raise SimError("synthetic: tokens is missing")
-    try:
-        style = type(style).model_validate(style.model_dump() | changes)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise SimError(f"synthetic: {'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from None
-    return generate(load_model(scenario.model), style, **table)
-
-
 def _numbers(*values: Any) -> bool:
-    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+    return all(map(is_number, values))
 
 
 def from_folder(scenario: Scenario, folder: Path) -> Scenario:
     """A relative trace path is taken from the file's folder."""
     source = scenario.trace
-    if source != "synthetic" and not source.startswith("bundled:") and not Path(source).is_absolute():
+    own = source == "synthetic" or source.startswith(NO_FILE)
+    if not own and not Path(source).is_absolute():
         scenario = dataclasses.replace(scenario, trace=str(folder / source))
     return scenario

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from expert_residency.errors import SimError
+from expert_residency.sim.choices.synthetic import PREFIX, SEED, TOKENS, synthetic_trace, table_of
 from expert_residency.text import check_known
 
 if TYPE_CHECKING:  # the commands name these functions, and their help should not wait for numpy
     from expert_residency.traces import ModelGeometry, RoutingTrace
 
+NO_FILE = ("bundled:", PREFIX)
+"""Words that stand for a trace which is no file."""
 PHASES = ("prefill", "decode", "verify")
 """Names of `traces.Phase`, whose module loads numpy, in the order of their numbers."""
 MOST_REQUESTS = 1 << 20
@@ -98,7 +101,7 @@ def open_trace(
     model: str | ModelGeometry | None,
     reading: Reading | None = None,
 ) -> RoutingTrace:
-    """Trace from a file, several of them, a pattern, or `bundled:NAME`.
+    """Trace from a file, several of them, a pattern, `bundled:NAME` or `synthetic:STYLE:tokens=300,seed=2`.
 
     Parameters
     ----------
@@ -127,15 +130,13 @@ def open_trace(
     geometry = load_model(model) if isinstance(model, str) and model else model or None
     reading = reading or Reading()
     sources = [source] if isinstance(source, str) else list(source)
-    if len(sources) == 1 and sources[0].startswith("bundled:"):
-        from expert_residency.traces.bundled import load
-
+    if len(sources) == 1 and sources[0].startswith(NO_FILE):
         no_file = {"--format": fmt is not None, "--partial": reading.partial, "--join": reading.join != "recorded"}
         no_file["--top-k"] = reading.top_k is not None
         no_file |= {f"-o {name}": True for name in reading.options}
         if useless := [option for option, is_given in no_file.items() if is_given]:
             raise SimError(f"{useless[0]}: {sources[0]} has a format of its own; it goes with a file")
-        trace = load(sources[0].removeprefix("bundled:"))
+        trace = _no_file(sources[0], geometry)
     else:
         given = sources[0] if len(sources) == 1 else sources
         trace = read_trace(given, format=fmt, model=geometry, **reading.words())
@@ -143,6 +144,14 @@ def open_trace(
     if geometry is not None and geometry.label != trace.geometry.label and not cut:
         trace = fit_geometry(trace, geometry)
     return reading.of(trace)
+
+
+def _no_file(source: str, geometry: ModelGeometry | None) -> RoutingTrace:
+    from expert_residency.traces.bundled import load
+
+    if source.startswith(PREFIX):
+        return synthetic_trace(table_of(source), geometry)
+    return load(source.removeprefix("bundled:"))
 
 
 def selected(trace: RoutingTrace, requests: str | None = None, phase: str | None = None) -> RoutingTrace:
@@ -242,10 +251,6 @@ def fit_geometry(trace: RoutingTrace, model: ModelGeometry) -> RoutingTrace:
             f"{own.n_layers} x {own.experts}"
         )
     return replace(trace, geometry=replace(model, top_k=own.top_k))
-
-
-TOKENS, SEED = 448, 1
-"""Of a synthetic trace where none is given."""
 
 
 def routing_of(

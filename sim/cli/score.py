@@ -63,7 +63,7 @@ def score(
 
     if trace is None and (model or passes or fmt):
         raise SimError("--model, --passes and --format say how to read the runs' trace: give it with --trace")
-    runs = [run for path in paths for run in _runs(path)]
+    runs = [run for path in paths for run in _runs(path, by_seed=trace is not None)]
     if compare is not None:
         if trace is not None:
             raise SimError("--compare needs no --trace: times by request are in the results")
@@ -98,8 +98,8 @@ def _compare(runs: list[ScoredRun], names: tuple[str, str], json: Path | None) -
         say(one.sentence)
 
 
-def _runs(path: Path) -> list[ScoredRun]:
-    """Runs of a file, of all JSON files of a folder, or of a sweep.
+def _runs(path: Path, by_seed: bool = False) -> list[ScoredRun]:
+    """Runs of a file, of all JSON files of a folder, or of a sweep, where seeds are taken together or apart.
 
     Raises
     ------
@@ -113,10 +113,12 @@ def _runs(path: Path) -> list[ScoredRun]:
         files = sorted(path.glob("*.json"))
         if not files or (path / "cells").is_dir():
             from expert_residency.sim.sweep.dataset import read_dataset
+            from expert_residency.sim.sweep.seeds import over_seeds
 
-            rows: list[dict[str, Any]] = read_dataset(path).to_dict("records")  # type: ignore[assignment]
+            frame = read_dataset(path)
+            rows: list[dict[str, Any]] = (frame if by_seed else over_seeds(frame)).to_dict("records")  # type: ignore[assignment]
             return [ScoredRun.of_row(row, f"{path} cell {row['cell']}") for row in rows if row["status"] == "ok"]
-        return [run for file in files for run in _runs(file)]
+        return [run for file in files for run in _runs(file, by_seed)]
     try:
         data = jsonlib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -128,12 +130,17 @@ def _runs(path: Path) -> list[ScoredRun]:
 
 def _print(scores: list[Score]) -> None:
     """One case: a table, then what binds the fastest candidate and what to beware of."""
+    from expert_residency.sim.studies.score import ONLY_TRACE
+
     columns = ["#", "policies", "tokens/s", "vs base", "headroom %", "hits %"]
     gap = any(made.gap for made in scores)
     if gap:
         columns += ["admission gap", "victim gap"]
     columns += ["useful MB", "late", "wasted", "harmful"]
-    shown = table(scores[0].run.where, columns, left=2)
+    title = scores[0].run.where
+    if scores[0].run.trace_name not in ("", ONLY_TRACE):
+        title += f", trace {scores[0].run.trace}"
+    shown = table(title, columns, left=2)
     for made in scores:
         run = made.run
         cells = [

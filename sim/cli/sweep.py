@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,13 +47,23 @@ SchedulerOpt = Annotated[
 ResumeOpt = Annotated[bool, typer.Option("--resume", help="Go on with what DIR holds; finished cells are kept.")]
 RetryOpt = Annotated[bool, typer.Option("--retry-failed", help="With --resume: run failed cells again.")]
 TraceOpt = Annotated[
-    str | None, typer.Option("--trace", help="Run the built-in sweep over this trace file (or bundled:NAME).")
+    list[str] | None,
+    typer.Option(
+        "--trace",
+        help="Run the built-in sweep over this trace: a file, bundled:NAME, or synthetic:STYLE:tokens=300; or "
+        "repeat it.",
+    ),
+]
+SeedsOpt = Annotated[
+    int | None,
+    typer.Option("--seeds", min=1, help="Draw synthetic traces, and policies that say {seed}, with seeds 1 to N."),
 ]
 FormatOpt = Annotated[str | None, typer.Option("--format", help="Trace format; sniffed by default.")]
 ModelOpt = Annotated[
     str | None, typer.Option("--model", help=f"Model whose sizes the trace takes: {MODEL_FORMS}.")
 ]
 PassesOpt = Annotated[int, typer.Option("--passes", min=0, help="First passes of the trace only; 0 for all.")]
+OVER_SEEDS = "95 % over seeds"
 RUNNING = ("out", "file", "workers", "scheduler", "resume", "retry_failed", "simulator", "json_out")
 """Parameters that choose nothing of a cell."""
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
@@ -72,6 +83,7 @@ def sweep_command(
     passes: PassesOpt = 4000,
     reading: Reading | None = None,
     cold: ColdOpt = "trace",
+    seeds: SeedsOpt = None,
     workers: WorkersOpt = None,
     scheduler: SchedulerOpt = None,
     resume: ResumeOpt = False,
@@ -88,7 +100,7 @@ def sweep_command(
     from expert_residency.errors import SimError
     from expert_residency.sim.sweep import SweepError, sweep
 
-    if (file is None) == (trace is None):
+    if (file is None) == (not trace):
         raise SimError(
             "give either a sweep file (residency sweep SWEEP.toml) or a trace (residency sweep --trace FILE)"
         )
@@ -96,11 +108,11 @@ def sweep_command(
         raise SimError("--retry-failed goes with --resume")
     source: Path | dict[str, Any] | None = file
     text = None
-    if trace is not None:
+    if trace:
         from expert_residency.sim.sweep.default import default_sweep
 
         text = default_sweep(
-            trace, format=fmt, model=model, passes=passes or None, cold=cold,
+            trace, format=fmt, model=model, passes=passes or None, cold=cold, seeds=seeds,
             reading=None if reading is None else reading.to_table(),
             **{key: value if isinstance(value, list) else [value] for key, value in (words or {}).items()},
         )  # fmt: skip
@@ -134,7 +146,9 @@ def _summary(result: SweepResult) -> dict[str, Any]:
     columns = ["cell", "trace", "hardware", "capacity_bytes", "eviction", "prefetch", "miss", "tokens_per_s",
                "ms_per_token", "hit_rate", "vram_bytes"]  # fmt: skip
     columns += [column for column in varying(result.best(len(result.frame))) if column not in columns]
-    best = result.best()[columns].astype(object)
+    if (best := result.best())["seeds"].gt(1).any():
+        columns += ["seeds", "tokens_per_s_low", "tokens_per_s_high"]
+    best = best[columns].astype(object)
     return {
         "folder": str(result.folder),
         "cells": len(result.frame),
@@ -154,7 +168,8 @@ def _print(result: SweepResult) -> None:
     real = result.best(len(frame))
     named = {"hardware": "machine", "trace": "trace", "eviction": "eviction", "prefetch": "prefetch"}
     named |= {column: heading for column, heading in varying(real).items() if column not in named}
-    columns = [*named.values(), "cache GiB", "tokens/s", "ms/token", "hit %"]
+    drawn = bool(real["seeds"].gt(1).any())
+    columns = [*named.values(), "cache GiB", "tokens/s", *([OVER_SEEDS] if drawn else []), "ms/token", "hit %"]
     rows = table(
         "Fastest of each machine and capacity (policies that see the future left out)", columns, left=len(named)
     )
@@ -162,10 +177,12 @@ def _print(result: SweepResult) -> None:
     for row in best.head(15).to_dict("records"):
         rows.add_row(
             *(str(chosen(row[name])) for name in named),
-            number(row["capacity_bytes"] / 2**30), number(row["tokens_per_s"]), number(row["ms_per_token"]),
-            percent(row["hit_rate"]),
+            number(row["capacity_bytes"] / 2**30), number(row["tokens_per_s"]), *([_ends(row)] if drawn else []),
+            number(row["ms_per_token"]), percent(row["hit_rate"]),
         )  # fmt: skip
     show(rows)
+    if drawn:
+        say(f"{OVER_SEEDS}: Student's t interval of the mean of ms/token over seeds, each another drawn workload")
     failed = result.failed
     ok = len(frame) - len(failed)
     ran = f"{result.ran} run now, {result.by_kernel} of them by the kernel"
@@ -174,6 +191,13 @@ def _print(result: SweepResult) -> None:
         say(f"warning: {len(group)} cells {group['status'].iloc[0]}: {reason}")
     print_basis(frame)
     say(f"next: residency report {result.folder} --out report.html")
+
+
+def _ends(row: Mapping[Any, Any]) -> str:
+    """Ends of the interval over seeds."""
+    if row["seeds"] < 2:
+        return "n/a"
+    return f"{number(row['tokens_per_s_low'])}..{number(row['tokens_per_s_high'])}"
 
 
 def print_basis(frame: pd.DataFrame) -> None:

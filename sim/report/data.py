@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from expert_residency.sim.runs.basis import Basis
 from expert_residency.sim.sweep.rows import POLICY_COLUMNS
+from expert_residency.sim.sweep.seeds import over_seeds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,8 +59,11 @@ _CASES = 12
 
 
 def report_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Finished cells, fastest first, with labels and GiB; policies that see the future have no rank."""
-    rows = frame[frame["status"] == "ok"].copy()
+    """Finished settings, fastest first, with labels and GiB; policies that see the future have no rank.
+
+    Cells that differ in the seed alone are one row.
+    """
+    rows = over_seeds(frame[frame["status"] == "ok"])
     rows = rows.sort_values(["ms_per_token", "vram_bytes", "cell"], na_position="last").reset_index(drop=True)
     rows["oracle"] = rows["oracle"].astype(bool)
     rows["order"] = range(len(rows))
@@ -188,6 +192,7 @@ def row_caveats(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 def bases(frame: pd.DataFrame) -> dict[str, Basis]:
     """What the cells of each trace stand on; the least of them where passes differ. Old sweeps do not say it."""
+    frame = over_seeds(frame)
     known = frame[(frame["status"] == "ok") & frame["requests"].notna()]
     least = known.groupby("trace", sort=False)[["requests", "decode_tokens"]].min()
     return {str(trace): Basis(int(row.requests), int(row.decode_tokens)) for trace, row in least.iterrows()}
@@ -218,6 +223,8 @@ def _case(text: str, cells: list[int]) -> dict[str, Any]:
 
 def facts(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:
     """What decides the numbers: versions, and hashes of traces, machines and engines."""
+    import pandas as pd
+
     found: dict[tuple[str, str], None] = {("sweep", name or "without a name"): None}
     status = frame["status"].value_counts()
     found[("cells", ", ".join(f"{n} {what}" for what, n in sorted(status.items())))] = None
@@ -227,12 +234,9 @@ def facts(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:
         made = json.loads(row["manifest"])
         found[("program", f"expert-residency {made['version']}")] = None
         kind = "synthetic" if made["synthetic"] else "recorded"
-        found[
-            (
-                f"trace {row['trace']}",
-                f"{row['model']}, {row['passes']} passes, {kind}, {made['trace_sha256'][:16]}",
-            )
-        ] = None
+        seed = "" if pd.isna(row.get("seed")) else f", seed {row['seed']:.0f}"
+        said = f"{row['model']}, {row['passes']} passes, {kind}, {made['trace_sha256'][:16]}"
+        found[(f"trace {row['trace']}{seed}", said)] = None
         for machine, digest in zip(row["hardware"].split("+"), made["hardware_sha256"], strict=True):
             found[(f"machine {machine}", digest)] = None
         found[(f"engine preset {row['engine']}", made["engine_sha256"])] = None

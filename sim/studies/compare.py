@@ -123,9 +123,7 @@ def chosen(runs: Sequence[ScoredRun], words: str) -> list[ScoredRun]:
         None is.
     """
     found = [
-        run
-        for run in runs
-        if words in (run.policies, run.name, PurePath(run.name).stem) or run.name.endswith(f" cell {words}")
+        run for run in runs if words in (run.policies, run.name, PurePath(run.name).stem, *map(str, run.cells))
     ]
     if not found:
         known = ", ".join(dict.fromkeys(run.policies for run in runs))

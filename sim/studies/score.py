@@ -20,6 +20,7 @@ from expert_residency.errors import SimError
 from expert_residency.hwmodels.units import GIB, MIB
 from expert_residency.sim.runs.time_bound import beaten
 from expert_residency.sim.studies.bootstrap import ratio_interval
+from expert_residency.sim.sweep.spec import filled, names_seed
 from expert_residency.sim.timed.binding import binding_of
 from expert_residency.sim.timed.result import RunResult, compared
 from expert_residency.toml import checked
@@ -63,6 +64,8 @@ class ScoredRun:
         In a sweep.
     bound_ns
         Least time of any schedule, if it was found with the run.
+    cells
+        Numbers of the cells of a sweep that it is, one a seed.
     """
 
     name: str
@@ -78,6 +81,7 @@ class ScoredRun:
     request_ns: Sequence[int] = ()
     trace_name: str = ""
     bound_ns: int | None = None
+    cells: Sequence[int] = ()
 
     @property
     def trace(self) -> str:
@@ -116,7 +120,7 @@ class ScoredRun:
         """Whether a policy sees the future, so that the run is no candidate."""
         from expert_residency.policies import sees_future
 
-        spec = self.spec
+        spec = filled(self.spec, {"seed": 0})
         return sees_future(
             str(spec["eviction"]),
             str(spec["prefetch"]),
@@ -164,16 +168,22 @@ class ScoredRun:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any], name: str) -> ScoredRun:
-        """From a row of a sweep's dataset whose status is `ok`."""
+        """From a row of a sweep's dataset, or of `over_seeds`, whose status is `ok`."""
         manifest = json.loads(row["manifest"])
         moved = {kind: _int(row.get(f"prefetch_{kind}_bytes")) for kind in ("useful", "late", "wasted", "harmful")}
+        drawn = {key: row[key] for key in POLICIES if names_seed(row.get(key))}
         return cls(
-            name, manifest["spec"], _case(manifest), int(row["decode_ns"]) or int(row["total_ns"]),
+            name, manifest["spec"] | drawn, _case(manifest), int(row["decode_ns"]) or int(row["total_ns"]),
             _float(row["tokens_per_s"]), _float(row["hit_rate"]), row["binds"],
             moved | {"issued": int(row["prefetch_issued"])}, list(row["warnings"]), list(row.get("caveats", ())),
             [int(ns) for ns in row["request_ns"]] if row.get("request_ns") is not None else (),
-            str(row.get("trace") or ""), _int(row.get("bound_ns")),
+            str(row.get("trace") or "") + _of_seeds(row), _int(row.get("bound_ns")),
+            row.get("cells", (row["cell"],)),
         )  # fmt: skip
+
+
+def _of_seeds(row: Mapping[str, Any]) -> str:
+    return f", {row['seeds']} seeds" if row.get("seeds", 0) > 1 else ""
 
 
 def _room(capacity: dict[str, Any]) -> str:

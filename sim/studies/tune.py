@@ -33,7 +33,7 @@ from expert_residency.sim.sweep.journal import Journal
 from expert_residency.sim.sweep.plan import SweepPlan, write_plan
 from expert_residency.sim.sweep.rows import OK
 from expert_residency.sim.sweep.run import SweepResult
-from expert_residency.sim.sweep.spec import Choices, SweepFile, TraceRef
+from expert_residency.sim.sweep.spec import Choices, SweepFile, TraceRef, filled
 from expert_residency.sim.sweep.stored import load_trace, store
 from expert_residency.sim.sweep.worker import run_cell
 from expert_residency.toml import checked, load
@@ -131,6 +131,8 @@ def load_tune(source: str | Path | Mapping[str, Any]) -> tuple[TuneFile, Path]:
         raise SimError(
             f"{where}: parameter {unused[0]} is in no choice; write {{{unused[0]}}} where its value goes"
         )
+    if "seed" in file.choices:
+        raise SimError(f"{where}: a search takes one seed a trace: `seed` goes into the trace's table `synthetic`")
     _check_circle(file, where)
     return file, base
 
@@ -210,7 +212,7 @@ def _search(
         before = len(journal.rows)
 
         def run(values: Mapping[str, Any]) -> Cell:
-            cell = make_cell(len(cells), _filled(file.choices, values), sweep, folders)
+            cell = make_cell(len(cells), filled(file.choices, values), sweep, folders)
             if cell.cell_id not in journal.rows:
                 journal.append(cell.cell_id, run_cell(cell).row)
                 claimed.kept = True
@@ -263,16 +265,3 @@ class _Study:
             self._study.tell(trial, [row[objective] for objective in self._file.objectives])
         else:
             self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-
-
-def _filled(value: Any, values: Mapping[str, Any]) -> Any:
-    """Choices with parameters instead of their names; parameters may name others."""
-    if isinstance(value, Mapping):
-        return {key: _filled(item, values) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_filled(item, values) for item in value]
-    for name, chosen in values.items():
-        if isinstance(value, str) and f"{{{name}}}" in value:
-            alone = value == f"{{{name}}}"
-            return _filled(chosen if alone else value.replace(f"{{{name}}}", str(chosen)), values)
-    return value

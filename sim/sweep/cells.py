@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,16 +12,17 @@ import numpy as np
 
 from expert_residency.errors import MisfitError, SimError, SweepError, UserError
 from expert_residency.hwmodels.registry import load_profile
+from expert_residency.policies import words_of
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import RunSpec, make_spec
 from expert_residency.sim.residency.future import recorded_predictions
 from expert_residency.sim.residency.pool import LISTS
 from expert_residency.sim.runs.simulate import manifest, prepare
-from expert_residency.sim.sweep.spec import OWN, Choices, SweepFile, expand
+from expert_residency.sim.sweep.spec import OWN, Choices, SweepFile, TraceRef, expand, filled
 from expert_residency.sim.sweep.stored import View, load_trace, open_view, store
 from expert_residency.sim.timed.host.tiers import BESIDE_CARDS
 from expert_residency.text import hash_of
-from expert_residency.traces import RoutingTrace, TraceError
+from expert_residency.traces import RoutingTrace
 
 _SHOWN = 8
 
@@ -41,6 +43,10 @@ class Cell:
         What is simulated, and how.
     misfit
         Why the machine cannot hold it, or None.
+    seed
+        Of what is drawn; None where nothing is.
+    setting
+        What the file chooses but the seed, as JSON: equal for cells that differ in the seed alone.
     """
 
     number: int
@@ -50,6 +56,8 @@ class Cell:
     view: View
     spec: RunSpec
     misfit: str | None = None
+    seed: int | None = None
+    setting: str | None = None
 
 
 def plan_cells(
@@ -63,37 +71,54 @@ def plan_cells(
         All that is wrong, at once: each reason with the cells that it concerns.
     """
     problems: dict[str, list[int]] = {}
+    try:
+        chosen = list(expand(sweep))
+    except SweepError as error:
+        chosen = []
+        problems = {problem: [] for problem in error.problems}
     folders: dict[str, str] = {}
-    for name in sweep.traces:
+    for name, seed in _traces(sweep, chosen):
         if progress is not None:
             progress(f"trace {name}")
         try:
-            folders[name] = str(store(load_trace(sweep.trace_ref(name), base), cache_folder))
-        except TraceError as error:
+            trace = load_trace(sweep.trace_ref(name), base, seed)
+            folders[trace_key(name, seed)] = str(store(trace, cache_folder))
+        except UserError as error:
             problems.setdefault(f"trace {name}: {error}", [])
     cells: list[Cell] = []
     known: dict[str, int] = {}
-    total = 0
-    try:
-        for number, choices in enumerate(expand(sweep)):
-            total += 1
-            try:
-                cell = make_cell(number, choices, sweep, folders)
-            except UserError as error:
-                if str(error):
-                    problems.setdefault(str(error), []).append(number)
-                continue
-            twin = known.setdefault(cell.cell_id, number)
-            if twin != number:
-                problems.setdefault(f"the same run as cell {twin}", []).append(number)
-            if cell.misfit and sweep.misfits == "refuse":
-                problems.setdefault(f'{cell.misfit} (misfits = "record" keeps such cells)', []).append(number)
-            cells.append(cell)
-    except SweepError as error:
-        problems |= {problem: [] for problem in error.problems}
+    for number, choices in enumerate(chosen):
+        try:
+            cell = make_cell(number, choices, sweep, folders)
+        except UserError as error:
+            if str(error):
+                problems.setdefault(str(error), []).append(number)
+            continue
+        twin = known.setdefault(cell.cell_id, number)
+        if twin != number:
+            problems.setdefault(f"the same run as cell {twin}", []).append(number)
+        if cell.misfit and sweep.misfits == "refuse":
+            problems.setdefault(f'{cell.misfit} (misfits = "record" keeps such cells)', []).append(number)
+        cells.append(cell)
     if problems:
-        raise SweepError(where, [_sentence(reason, bad, total) for reason, bad in problems.items()])
+        raise SweepError(where, [_sentence(reason, bad, len(chosen)) for reason, bad in problems.items()])
     return cells
+
+
+def _traces(sweep: SweepFile, chosen: list[Choices]) -> list[tuple[str, int | None]]:
+    """Every trace of the file, a drawn one with each seed that a cell has."""
+    found: dict[tuple[str, int | None], None] = {}
+    for name in sweep.traces:
+        ref = sweep.trace_ref(name)
+        drawn = isinstance(ref, TraceRef) and ref.drawn
+        seeds = {one.get("seed") for one in chosen if drawn and sweep.chosen_trace(one) == name}
+        found |= dict.fromkeys((name, seed) for seed in sorted(seeds or {None}, key=lambda s: s or 0))
+    return list(found)
+
+
+def trace_key(name: str, seed: int | None) -> str:
+    """Name of a trace that is drawn with a seed, among those of a sweep."""
+    return name if seed is None else f"{name}\0{seed}"
 
 
 def _sentence(reason: str, bad: list[int], total: int) -> str:
@@ -108,18 +133,20 @@ def make_cell(number: int, choices: Choices, sweep: SweepFile, folders: dict[str
 
     Raises
     ------
-    SimError, PolicyError, HardwareError, TraceError
+    SimError, PolicyError, HardwareError
         The first thing that is wrong with it; an empty message for a trace that could not be read at all.
     """
     scenario = choices.get("scenario")
     if scenario is not None and scenario not in sweep.scenarios:
         known = ", ".join(sweep.scenarios) or "none"
         raise SimError(f"unknown scenario {scenario!r} (known: {known})")
-    name = choices.get("trace") or (next(iter(sweep.traces)) if len(sweep.traces) == 1 else None)
-    if name not in sweep.traces:
+    name = sweep.chosen_trace(choices)
+    if name is None or name not in sweep.traces:
         raise SimError(f"{'no trace chosen' if name is None else f'unknown trace {name!r}'} "
                        f"(known: {', '.join(sweep.traces)})")  # fmt: skip
-    if name not in folders:
+    ref, seed = sweep.trace_ref(name), choices.get("seed")
+    key = trace_key(name, seed if isinstance(ref, TraceRef) and ref.drawn else None)
+    if key not in folders:
         raise SimError("")
     passes, model = choices.get("passes"), choices.get("model")
     if passes is not None and (type(passes) is not int or passes < 1):
@@ -129,11 +156,17 @@ def make_cell(number: int, choices: Choices, sweep: SweepFile, folders: dict[str
     cold = choices.get("cold", "trace")
     if cold not in ("trace", "request"):
         raise SimError(f"cold is {cold!r}, expected trace or request")
-    view = View(folders[name], passes, model, cold)
-    spec = make_spec({key: value for key, value in choices.items() if key not in OWN})
+    view = View(folders[key], passes, model, cold)
+    asked = {key: value for key, value in choices.items() if key not in OWN}
+    spec = make_spec(asked if seed is None else filled(asked, {"seed": seed}))
     spec = spec.settled(open_view(view).geometry)
     cell_id, misfit = _check(view, spec)
-    return Cell(number, cell_id, name, scenario, view, spec, misfit)
+    cell = Cell(number, cell_id, name, scenario, view, spec, misfit)
+    if seed is not None:
+        words = {other: words_of(value) for other, value in choices.items() if other != "seed"} | {"trace": name}
+        return replace(cell, seed=seed, setting=json.dumps(words, sort_keys=True, default=str))
+    own = ref.synthetic if isinstance(ref, TraceRef) else None
+    return cell if own is None else replace(cell, seed=own.get("seed", 0))
 
 
 def _check(view: View, spec: RunSpec) -> tuple[str, str | None]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from expert_residency.errors import SimError
 from expert_residency.sim.choices.spec import CAPACITY_WAYS
+from expert_residency.sim.choices.synthetic import PREFIX, table_of
+from expert_residency.sim.choices.trace import NO_FILE
 
 AXES: dict[str, Sequence[Any]] = {
     "hardware": ("rtx-5070", "rtx-5060ti", "tesla-p40"),
@@ -16,18 +20,20 @@ AXES: dict[str, Sequence[Any]] = {
     "prefetch": ("none", "previous-token", "oracle"),
 }
 MISS = "fetch"
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 PASSES = 4_000
 """Enough for rankings to settle (`sim.runs.basis`), few enough for minutes."""
 
 
 def default_sweep(
-    trace: str,
+    trace: str | Sequence[str],
     *,
     format: str | None = None,  # noqa: A002 - the word that users type
     model: str | None = None,
     passes: int | None = PASSES,
     cold: str = "trace",
     reading: Mapping[str, Any] | None = None,
+    seeds: int | None = None,
     **choices: Sequence[Any],
 ) -> str:
     """Text of a sweep file over machines, capacities and policies.
@@ -35,13 +41,15 @@ def default_sweep(
     Parameters
     ----------
     trace, format, model
-        The trace, and what its format may need.
+        The trace or traces (files, `bundled:NAME`, `synthetic:STYLE`), and what their formats may need.
     passes
         First so many; None for all.
     cold
         `trace` or `request`, as `sim.runs.simulate.simulate` has it.
     reading
         Table of `sim.choices.trace.Reading`.
+    seeds
+        How many seeds, from 1, what is drawn is drawn with; None for its own.
     choices
         Alternatives of any choice of a run; this module's where there are none. Several make an axis.
 
@@ -49,30 +57,64 @@ def default_sweep(
     -------
     str
         TOML.
+
+    Raises
+    ------
+    SimError
+        A trace that is listed twice, or words of a synthetic one that are not valid.
     """
-    path = trace if trace.startswith("bundled:") else str(Path(trace).absolute())
-    ref = {
-        key: value for key, value in (("path", path), ("format", format), ("model", model)) if value is not None
-    }
+    sources = [trace] if isinstance(trace, str) else list(trace)
     given = {key: list(values) for key, values in choices.items() if values}
     named = given.keys() & CAPACITY_WAYS.keys()
     axes = {key: values for key, values in AXES.items() if not (named and key == "capacity")} | given
     constants = {"miss": MISS} | {
         key: axes.pop(key)[0] for key in [*axes] if key not in AXES and len(axes[key]) == 1
     }
-    lines = [f"name = {_toml(Path(trace).name)}", 'misfits = "record"', "", "[traces.trace]"]
-    lines += [f"{key} = {_toml(value)}" for key, value in ref.items()]
-    own = dict(reading or {})
-    for table, values in (("reading", {k: v for k, v in own.items() if k != "options"}),
-                          ("reading.options", own.get("options", {}))):  # fmt: skip
-        if values:
-            lines += ["", f"[traces.trace.{table}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
+    names = _names(sources)
+    if len(names) > 1:
+        axes = {"trace": names} | axes
+    if seeds is not None:
+        axes["seed"] = list(range(1, seeds + 1))
+    title = " and ".join(Path(source).name for source in sources)
+    lines = [f"name = {_toml(title)}", 'misfits = "record"']
+    for name, source in zip(names, sources, strict=True):
+        lines += _trace(name, source, format, model, dict(reading or {}))
     constants = {key: value for key, value in constants.items() if key not in axes}
     lines += ["", "[constants]", *(f"{key} = {_toml(value)}" for key, value in constants.items())]
     lines += [f"passes = {passes}"] if passes else []
     lines += [f"cold = {_toml(cold)}"] if cold != "trace" else []
     lines += ["", "[axes]", *(f"{axis} = {_toml(list(values))}" for axis, values in axes.items())]
     return "\n".join(lines) + "\n"
+
+
+def _names(sources: Sequence[str]) -> list[str]:
+    """`trace` for the only one; of several their own, with a number where two are alike."""
+    if len(sources) == 1:
+        return ["trace"]
+    if twice := [source for i, source in enumerate(sources) if source in sources[:i]]:
+        raise SimError(f"--trace {twice[0]} is given twice")
+    bare = [
+        source.split(":")[1] if source.startswith(NO_FILE) else Path(source).name.partition(".")[0]
+        for source in sources
+    ]
+    return [f"{name}-{i + 1}" if bare.count(name) > 1 else name for i, name in enumerate(bare)]
+
+
+def _trace(name: str, source: str, fmt: str | None, model: str | None, reading: dict[str, Any]) -> list[str]:
+    """Lines of one trace."""
+    path = source if source.startswith(NO_FILE) else str(Path(source).absolute())
+    tables: dict[str, Mapping[str, Any]] = {"": {"path": path, "format": fmt, "model": model}}
+    if source.startswith(PREFIX):
+        tables = {"": {"format": fmt, "model": model}, ".synthetic": table_of(source)}
+    tables |= {".reading": {k: v for k, v in reading.items() if k != "options"},
+               ".reading.options": reading.get("options", {})}  # fmt: skip
+    head = f"traces.{name if _BARE.fullmatch(name) else _toml(name)}"
+    lines = []
+    for table, values in tables.items():
+        known = {key: value for key, value in values.items() if value is not None}
+        if known or not table:
+            lines += ["", f"[{head}{table}]", *(f"{key} = {_toml(value)}" for key, value in known.items())]
+    return lines
 
 
 def _toml(value: Any) -> str:

@@ -20,6 +20,7 @@ from expert_residency.sim.sweep.journal import Journal
 from expert_residency.sim.sweep.plan import SweepPlan, write_plan
 from expert_residency.sim.sweep.pools import dask, local, run_all
 from expert_residency.sim.sweep.rows import FAILED
+from expert_residency.sim.sweep.seeds import over_seeds
 from expert_residency.sim.sweep.spec import load_sweep
 from expert_residency.sim.sweep.worker import Outcome
 
@@ -55,9 +56,14 @@ class SweepResult:
         """Cells without numbers, with their reasons."""
         return self.frame[self.frame["status"] != "ok"]
 
+    def over_seeds(self) -> pd.DataFrame:
+        """One row a setting, as `sim.sweep.seeds.over_seeds` has it: means and intervals over seeds."""
+        return over_seeds(self.frame)
+
     def best(self, n: int = 10) -> pd.DataFrame:
-        """The fastest cells whose policies cannot see the future."""
-        real = self.frame[(self.frame["status"] == "ok") & ~self.frame["oracle"].fillna(False).astype(bool)]
+        """The fastest settings whose policies cannot see the future, seeds taken together."""
+        frame = self.over_seeds()
+        real = frame[(frame["status"] == "ok") & ~frame["oracle"].fillna(False).astype(bool)]
         return real.sort_values(["ms_per_token", "vram_bytes", "cell"]).head(n)
 
 

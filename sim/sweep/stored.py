@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from expert_residency.errors import SimError
-from expert_residency.sim.choices.trace import Reading, fit_geometry, open_trace
+from expert_residency.sim.choices.synthetic import synthetic_trace
+from expert_residency.sim.choices.trace import NO_FILE, Reading, fit_geometry, open_trace
 from expert_residency.sim.sweep.spec import TraceRef
 from expert_residency.text import hash_of
 from expert_residency.traces import ModelGeometry, RoutingTrace, load_model, read_trace
@@ -54,12 +55,14 @@ class View:
     cold: str = "trace"
 
 
-def load_trace(ref: TraceRef | RoutingTrace, base: Path) -> RoutingTrace:
-    """Trace of a sweep: one in memory, any format that a reader knows, or `bundled:NAME`."""
+def load_trace(ref: TraceRef | RoutingTrace, base: Path, seed: int | None = None) -> RoutingTrace:
+    """Trace of a sweep: one in memory, of any format that a reader knows, `bundled:NAME`, or one that is drawn."""
     if isinstance(ref, RoutingTrace):
         return ref
+    if ref.synthetic is not None:
+        return synthetic_trace(ref.synthetic, ref.model, seed=seed)
     reading = Reading.of_table(ref.reading)
-    if ref.path.startswith("bundled:"):
+    if ref.path.startswith(NO_FILE):
         return open_trace(ref.path, ref.format, ref.model, reading)
     return reading.of(read_trace(base / ref.path, format=ref.format, model=ref.model, **reading.words()))
 
