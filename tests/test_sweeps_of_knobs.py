@@ -76,6 +76,21 @@ def test_regret_and_order_are_those_of_the_machine():
     assert right.wrong(ties, 0.1) == (3, 3)
 
 
+def test_settings_that_a_fit_saw_are_told_from_those_it_did_not():
+    (sweep,) = find_sweeps(shares((0, 60.0), (0.2, 72.0), (0.5, 50.0), (1.0, 40.0)))
+    one = Judged(sweep, (6.0, 7.0, 5.0, 4.0), (60.0, 45.0, 55.0, 40.0), used=(0, 3))
+    left = one.unseen()
+    assert (left.sweep.values, left.fitted) == ((0.2, 0.5), (45.0, 55.0))
+    assert left.regret(left.fitted) == pytest.approx(1 - 50 / 72)
+    assert one.regret(one.fitted) == pytest.approx(1 - 60 / 72), "over all settings the fit's own is advised"
+    assert one.errors(one.fitted, used=True) == pytest.approx([0, 0])
+    assert one.errors(one.fitted, used=False) == pytest.approx([45 / 72 - 1, 0.1])
+    assert Judged(sweep, one.predicted).unseen() is None
+    assert Judged(sweep, one.predicted, one.fitted, used=(0, 1, 3)).unseen() is None
+    said = validate_advice.past_wanted([one])
+    assert any("did not see, worst 30.6 %" in line for line in said)
+
+
 def test_settings_are_run_and_what_cannot_be_run_is_named(monkeypatch):
     monkeypatch.setattr(sweeps, "PASSES", 16)
     rows = shares((0, 69.1), (0.2, 73.5), (1.0, 39.8))
@@ -105,7 +120,7 @@ def test_what_is_printed_and_what_falls_short(capsys, monkeypatch):
     assert "regret median 8.3 %, worst 16.7 %" in said
     assert not validate_advice.past_wanted([good])
     short = validate_advice.past_wanted([good, bad])
-    assert len(short) == 3
+    assert len(short) == 4
     data = validate_advice.advice_to_dict([good, bad], [NotJudged(sweep, "a preset")])
     assert data["by_knob"] == {"PCIe share": 3}
     assert data["judged"][1]["fitted"]["advised"] == 0.5

@@ -38,6 +38,12 @@ def past_wanted(judged: list[Judged]) -> list[str]:
                      f"{percent(max(before), 1)} %")  # fmt: skip
     if (worst := max((one.regret(speeds) for one, speeds in after), default=0.0)) > FITTED:
         found.append(f"advice: regret after a fit, worst {percent(worst, 1)} %")
+    unseen = [other for one in judged if (other := one.unseen())]
+    lost = [one.regret(one.fitted) for one in unseen if one.fitted is not None]
+    if max(lost, default=0.0) > FITTED:
+        found.append(
+            f"advice: regret after a fit on settings that it did not see, worst {percent(max(lost), 1)} %"
+        )
     if wrong := sum(one.wrong(speeds, FAR)[0] for one, speeds in after):
         found.append(f"advice: {wrong} pairs over {percent(FAR, 0)} % apart in the wrong order after a fit")
     return found
@@ -73,6 +79,8 @@ def _judged(one: Judged, distances: tuple[float, ...]) -> dict[str, Any]:
                 "regret": one.regret(speeds),
                 "wrong_order": {f"{far:g}": list(one.wrong(speeds, far)) for far in distances},
             }  # fmt: skip
+    if one.fitted is not None:
+        data["fit_saw"] = [one.sweep.values[at] for at in one.used]
     return data
 
 
@@ -104,6 +112,9 @@ def print_advice(judged: list[Judged], left: list[NotJudged]) -> None:
         show(lacking)
     _totals("held out", [(one, one.predicted) for one in judged])
     _totals("after a fit", [(one, one.fitted) for one in judged if one.fitted is not None])
+    unseen = [other for one in judged if (other := one.unseen())]
+    _totals("unseen by fit", [(one, one.fitted) for one in unseen if one.fitted is not None])
+    _speeds(judged)
     machines = sorted({one.sweep.machine for one in judged})
     say(f"all of {len(machines)} machine{'s' if len(machines) > 1 else ''}: {'; '.join(machines)}")
 
@@ -122,6 +133,22 @@ def _totals(name: str, rows: list[tuple[Judged, tuple[float, ...]]]) -> None:
         f"{name}: regret median {percent(statistics.median(regrets), 1)} %, worst {percent(max(regrets), 1)} %; "
         f"in the wrong order {' and '.join(orders)} apart"
     )
+
+
+def _speeds(judged: list[Judged]) -> None:
+    """How far the speeds themselves are off."""
+    fitted = [(one, one.fitted) for one in judged if one.fitted is not None]
+    kinds = (
+        ("by data sheets", [e for one in judged for used in (True, False)
+                            for e in one.errors(one.predicted, used=used)]),
+        ("fitted, runs of the fit", [e for one, speeds in fitted for e in one.errors(speeds, used=True)]),
+        ("fitted, other runs", [e for one, speeds in fitted for e in one.errors(speeds, used=False)]),
+    )  # fmt: skip
+    said = [
+        f"{name} {percent(statistics.median(map(abs, errors)), 0)} (worst {percent(max(map(abs, errors)), 0)})"
+        for name, errors in kinds if errors
+    ]  # fmt: skip
+    say(f"speeds, median % off: {'; '.join(said)}")
 
 
 def _cells(one: Judged, speeds: tuple[float, ...] | None) -> tuple[str, str, str]:

@@ -12,7 +12,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -35,6 +35,8 @@ from expert_residency.sim.validation.measured.tables import of_strata
 
 LEAST = 3
 """Settings of a sweep."""
+PAIR = 2
+"""Settings that a choice is made between at least."""
 APART, FAR = 0.10, 0.20
 """Pairs that are so far apart have an order."""
 PASSES = 160
@@ -105,11 +107,43 @@ class Judged:
         Tokens/s of each setting.
     fitted
         The same after a fit on at most six rows of the machine; None where nothing was fitted.
+    used
+        Settings, by number, that the fit saw.
     """
 
     sweep: Sweep
     predicted: tuple[float, ...]
     fitted: tuple[float, ...] | None = None
+    used: tuple[int, ...] = ()
+
+    def unseen(self) -> Judged | None:
+        """The same of settings that the fit did not see; None where fewer than two are left, or without a fit."""
+        left = [at for at in range(len(self.predicted)) if at not in self.used]
+        if self.fitted is None or len(left) < PAIR:
+            return None
+        sweep = replace(
+            self.sweep, rows=tuple(self.sweep.rows[at] for at in left),
+            values=tuple(self.sweep.values[at] for at in left), tok_s=tuple(self.sweep.tok_s[at] for at in left),
+        )  # fmt: skip
+        return Judged(sweep, tuple(self.predicted[at] for at in left), tuple(self.fitted[at] for at in left))
+
+    def errors(self, speeds: Sequence[float], *, used: bool) -> list[float]:
+        """Predicted over measured less 1, of the settings that the fit saw or of the others.
+
+        Parameters
+        ----------
+        speeds
+            Predicted, of each setting.
+        used
+            Those that it saw.
+
+        Returns
+        -------
+        list of float
+            In the order of the settings.
+        """
+        pairs = enumerate(zip(speeds, self.sweep.tok_s, strict=True))
+        return [speed / measured - 1 for at, (speed, measured) in pairs if (at in self.used) == used]
 
     def advised(self, speeds: Sequence[float]) -> int:
         """The setting with the highest prediction; of equal ones the one that was slowest on the machine."""
@@ -354,10 +388,11 @@ def judge(
         own = [task for task in tasks if task.sweep.machine == machine]
         say(f"{machine}: {len(own)} sweeps")
         fitted = fit_machine(own, say) if fit else None
+        saw = fitting_rows(own) if fit else []
         for task in own:
             before = tuple(task.speed(value) for value in task.sweep.values)
             after = tuple(task.speed(value, fitted) for value in task.sweep.values) if fitted else None
-            judged.append(Judged(task.sweep, before, after))
+            judged.append(Judged(task.sweep, before, after, tuple(at for one, at in saw if one is task)))
     return judged, left
 
 
