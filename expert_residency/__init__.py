@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from expert_residency.hwmodels.registry import load_profile
     from expert_residency.sim.choices.capacity import Capacity
     from expert_residency.sim.choices.spec import RunSpec
+    from expert_residency.sim.runs.cliffs import cliffs
     from expert_residency.sim.runs.interval import interval_90
     from expert_residency.sim.runs.replay import replay
     from expert_residency.sim.runs.simulate import simulate
@@ -22,6 +23,7 @@ else:
     _HOME = {
         "Capacity": "sim.choices.capacity",
         "RunSpec": "sim.choices.spec",
+        "cliffs": "sim.runs.cliffs",
         "interval_90": "sim.runs.interval",
         "load_model": "traces",
         "load_profile": "hwmodels.registry",
@@ -44,6 +46,7 @@ else:
 __all__ = [
     "Capacity",
     "RunSpec",
+    "cliffs",
     "interval_90",
     "load_model",
     "load_profile",

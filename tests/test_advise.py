@@ -1,7 +1,6 @@
 """`residency advise`: the setting said to be best is, its numbers are those of runs, an engine is one file."""
 
 import json
-import math
 from contextlib import suppress
 from dataclasses import replace
 
@@ -13,8 +12,10 @@ from hypothesis import strategies as st
 from expert_residency.errors import SimError
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.registry import load_profile
+from expert_residency.sim.choices.cliffs import cliffs
 from expert_residency.sim.choices.preset import ENGINES, EnginePreset, list_engines, load_engine
 from expert_residency.sim.choices.spec import make_spec
+from expert_residency.sim.choices.workers import with_workers
 from expert_residency.sim.cli import main
 from expert_residency.sim.cli.advise import _joined, _others
 from expert_residency.sim.runs.constants import scaled
@@ -22,9 +23,8 @@ from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.split.layers.by_rules import report
 from expert_residency.sim.split.rules import parse_rules
 from expert_residency.sim.studies.advise import Ask, LayerTask, TimedTask, advise
-from expert_residency.sim.studies.advise.cliffs import cliffs
 from expert_residency.sim.studies.advise.search import PLAIN, Searcher
-from expert_residency.sim.studies.advise.task import whole, with_workers
+from expert_residency.sim.studies.advise.task import whole
 from expert_residency.sim.studies.advise.workloads import Workload, after, workloads
 from expert_residency.sim.studies.drafts import emitted, gated
 from expert_residency.toml import checked
@@ -311,30 +311,33 @@ def test_drafts_stop_below_the_floor():
     assert gated(1, 0.75, 0.5) == (1.0, 1.0)
 
 
-def test_cliffs_are_named_with_the_size_at_which_they_begin():
-    def found(engine, room, cards=("tesla-p40",), **more):
-        return {one.kind: one for one in cliffs(asked(engine, cards, **more), room)}
+def test_advice_names_the_cliffs_of_its_own_setting():
+    """The room beside the context that is asked about, and the cache, memory and workers of the setting."""
+    small = 20 << 30  # leaves less than all experts
 
-    whole = asked("fetch-lru").traces[0].geometry
-    small = found("fetch-lru", 10 << 20)
-    assert small["vram"].at == 10 << 20
-    assert small["floor"].at == whole.lru_floor_bytes()
-    assert "are below it" in small["floor"].text
-    assert "are below it" not in found("fetch-lru", whole.lru_floor_bytes())["floor"].text
-    assert set(found("fetch-lru", whole.all_expert_bytes)) <= {"floor", "workers"}
-    assert "floor" not in found("strata", 10 << 20), "its residents are exchanged, not evicted"
-    short = asked("strata")
-    ram = short.profiles[0].ram
-    tiny = ram.model_copy(update={"total_gib": Quantity(value=5.0, kind="assumed", source="a test")})
-    short = replace(short, profiles=(short.profiles[0].model_copy(update={"ram": tiny}),))
-    said = {one.kind: one for one in cliffs(short, 0)}
-    assert ("memory" in said) == (whole.all_expert_bytes > tiny.total_bytes - tiny.os_reserve_bytes)
-    assert "workers" not in small, "nothing is computed by the processor"
-    limited = found("llama.cpp", None)
-    profile = load_profile("tesla-p40")
-    core = profile.cpu.most_gb_per_s(load_engine("llama.cpp").cpu_core_gb_per_s.value) / profile.cpu.cores.count
-    rate = min(profile.cpu.expert_mb_per_s("pinned", "fp16"), profile.dram.shared_mb_per_s) / 1000
-    assert ("workers" in limited) == (math.ceil(rate / core) < profile.cpu.cores.count)
+    def found(engine, share, session=small):
+        task = TimedTask(asked(engine, session=session))
+        at = next(n for n, c in enumerate(task.controls) if c.knob.sets == "capacity")
+        setting = tuple(c.values[0] if c.default is None else c.default for c in task.controls)
+        setting = (*setting[:at], share, *setting[at + 1 :])
+        return task, {one.kind: one for one in cliffs(task.standing(setting))}
+
+    task, full = found("fetch-lru", 1.0)
+    assert full["vram"].at == full["vram"].now == sum(task.room) < task.ask.traces[0].geometry.all_expert_bytes
+    assert not full["vram"].warned, "the cache is what the room is"
+    assert "a context of" not in full["vram"].text, "its size was given, not its tokens"
+    _, half = found("fetch-lru", 0.5)
+    assert half["vram"].left == pytest.approx(half["vram"].at / 2, abs=2)
+    assert half["floor"].at == task.ask.traces[0].geometry.lru_floor_bytes()
+    assert half["memory"].at == task.ask.traces[0].geometry.all_expert_bytes + (
+        task.ask.profiles[0].ram.os_reserve_bytes
+    )
+    assert "workers" not in half, "nothing is computed by the processor"
+    layered = LayerTask(asked("llama.cpp", session=small))
+    edges = {one.kind: one for one in cliffs(layered.standing((24, 1)))}
+    assert edges["vram"].now <= edges["vram"].at
+    assert not edges["vram"].warned
+    assert edges["memory"].at < half["memory"].at + (10 << 30)
 
 
 def printed(words, capsys, command="advise"):

@@ -27,7 +27,7 @@ from expert_residency.traces import Phase, RoutingTrace, TraceBuilder, load_mode
 from expert_residency.traces.synthetic import generate, load_style
 
 MODEL, MACHINE = "granite-3.0-1b-a400m", "tesla-p40"
-WORDS = ("--hardware", MACHINE, "--capacity", "25%")
+WORDS = ("--hardware", MACHINE, "--capacity", "40%")
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_sizes_that_no_published_file_has_are_said(label, says):
 
 
 def test_each_check_fires_and_is_silent(trace):
-    spec = RunSpec(hardware=(MACHINE,), capacity=Capacity(total_bytes=1 << 28), miss="cpu")
+    spec = RunSpec(hardware=(MACHINE,), capacity=Capacity(total_bytes=1 << 30), miss="cpu")
     profile = load_profile(MACHINE)
     base = kinds(caveats(trace, hardware=[profile], spec=spec))
     assert base == TIMED
@@ -147,7 +147,7 @@ def test_a_part_of_the_layers_is_said():
 
 
 def test_python_results_have_them(trace):
-    spec = RunSpec(hardware=(MACHINE,), capacity=Capacity(total_bytes=1 << 28), miss="cpu")
+    spec = RunSpec(hardware=(MACHINE,), capacity=Capacity(total_bytes=1 << 30), miss="cpu")
     result = er.simulate(trace, spec)
     assert kinds(result.caveats) == TIMED == kinds(result.to_dict()["caveats"])
     counted = er.replay(trace, "lru", "25%")
@@ -201,7 +201,7 @@ def test_sweep_report_and_score(file, tmp_path):
         "--hardware",
         MACHINE,
         "--capacity",
-        "25%",
+        "40%",
         "--eviction",
         "lru",
         "--eviction",
@@ -224,7 +224,7 @@ def test_sweep_report_and_score(file, tmp_path):
 
 def test_predictor(file):
     few = ["--recalls", "1", "--precisions", "1", "--windows", "1", "--rank-qualities", "1", "--workers", 1]
-    command = ["predictor", file, "--hardware", MACHINE, "--capacity", "25%", *few]
+    command = ["predictor", file, "--hardware", MACHINE, "--capacity", "40%", *few]
     assert kinds(answered(*command)["caveats"]) == TIMED - {"cpu-rate"}  # misses are fetched
     text = printed(*command)  # of the last passes only
     check_said(text.replace("2 decoded tokens", "3 decoded tokens"), TIMED - {"cpu-rate"})
@@ -238,7 +238,7 @@ def test_tune(file, tmp_path):
         [choices]
         trace = "t"
         hardware = "{MACHINE}"
-        capacity = "25%"
+        capacity = "40%"
         eviction = "lru-k:k={{k}}"
         miss = "cpu"
 
@@ -255,7 +255,7 @@ def test_tune(file, tmp_path):
 
 def test_demo(trace, monkeypatch):
     monkeypatch.setattr(demo, "demo_trace", lambda name, passes: trace)
-    spec = RunSpec(hardware=(MACHINE,), capacity=Capacity(total_bytes=1 << 28))
+    spec = RunSpec(hardware=(MACHINE,), capacity=Capacity(total_bytes=1 << 30))
     (run,) = demo.run_demo([("t", MACHINE, "lru", spec)], None, 1, lambda done: None)
     assert {"synthetic", "short", "uncompared", "context"} <= kinds(run.result.caveats)
 
@@ -286,14 +286,14 @@ def test_a_table_without_positions_counts_context_from_its_rows(tmp_path):
     read = er.read_trace(path)
     assert lengths(read, 0).tolist() == [3, 2, 4, 3, 5]
     assert read.row_position[:3].tolist() == [0, 1, 2]
-    spec = RunSpec(hardware=(MACHINE,), capacity=Capacity(slots_per_layer=8))
+    spec = RunSpec(hardware=(MACHINE,), capacity=Capacity(slots_per_layer=16))
     found = {caveat.kind: caveat.text for caveat in caveats(read, hardware=[load_profile(MACHINE)], spec=spec)}
     assert "counted from the rows of each request; give --depth" in found["positions"]
     assert "a context of 5 tokens" in found["context"]
 
 
 def test_a_stored_trace_without_positions_says_that_it_has_no_context(trace):
-    spec = RunSpec(hardware=(MACHINE,), capacity=Capacity(slots_per_layer=8))
+    spec = RunSpec(hardware=(MACHINE,), capacity=Capacity(slots_per_layer=16))
     bare = replace(trace, row_position=np.full_like(trace.row_position, -1))
     found = {caveat.kind: caveat.text for caveat in caveats(bare, hardware=[load_profile(MACHINE)], spec=spec)}
     assert "reads the --depth tokens (0) and no more" in found["positions"]

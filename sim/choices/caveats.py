@@ -18,6 +18,7 @@ import numpy as np
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.runs import compared_pairs
 from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.choices.cliffs import Cliff, cliffs, standing_of
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.traces import ModelGeometry, RoutingTrace
@@ -246,6 +247,22 @@ def attention_left_out(asked: Asked) -> Iterator[Caveat]:
         )
 
 
+def near_a_cliff(asked: Asked) -> Iterator[Caveat]:
+    """A setting beyond a size at which the engine falls off, or near to it."""
+    if asked.spec is None or not asked.hardware:
+        return
+    tokens = 1 if asked.trace is None else asked.trace.longest + asked.spec.depth
+    standing = standing_of(asked.spec, asked.geometry, tokens=tokens, profiles=asked.hardware)
+    yield from cliff_caveats([] if standing is None else cliffs(standing))
+
+
+def cliff_caveats(found: Iterable[Cliff]) -> Iterator[Caveat]:
+    """Of cliffs those that the setting is near to, or beyond."""
+    for cliff in found:
+        if cliff.warned:
+            yield Caveat("cliff", cliff.text)
+
+
 def never_compared(asked: Asked) -> Iterator[Caveat]:
     """Model and card of which no measured run was ever laid beside a predicted one."""
     model = asked.geometry.name.lower()
@@ -275,7 +292,7 @@ def short(asked: Asked) -> Iterator[Caveat]:
 
 CHECKS: tuple[Callable[[Asked], Iterable[Caveat]], ...] = (
     synthetic, partial_layers, as_read, missing_sizes, unchecked_sizes, cpu_arithmetic, context_left_out,
-    positions_missing, attention_left_out, never_compared, short,
+    positions_missing, attention_left_out, near_a_cliff, never_compared, short,
 )  # fmt: skip
 
 

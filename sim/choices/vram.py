@@ -104,6 +104,48 @@ def stage_budget(
     return vram_budget(profile.gpu, Weights(dense, geometry.head_bytes if last else 0), lines)
 
 
+def run_budgets(
+    geometry: ModelGeometry,
+    profiles: Sequence[HardwareProfile],
+    layer_card: Sequence[int],
+    *,
+    tokens: int,
+    kv_type: str,
+    divided: bool,
+    worked_out: bool = False,
+) -> dict[int, VramBudget]:
+    """Budget of each card that has layers, beside a run's experts.
+
+    Parameters
+    ----------
+    geometry, profiles
+        The model, and one profile a card.
+    layer_card : (layers,)
+        Card of each MoE layer.
+    tokens, kv_type
+        Longest context of the run, and how it is stored; a context that is not known takes nothing.
+    divided
+        The context lies with its layers, as in llama.cpp.
+    worked_out
+        The capacity was worked out from what a context leaves: it has its own, which is counted in it.
+
+    Returns
+    -------
+    dict of card to VramBudget
+        Bytes beside experts.
+    """
+    shape = None if worked_out else geometry.session_shape
+    session = [] if shape is None else session_lines(shape, max(tokens, 1), kv_type=kv_type)
+    found = {}
+    for card in dict.fromkeys(layer_card):
+        layers = [i for i, c in enumerate(layer_card) if c == card]
+        found[card] = stage_budget(
+            geometry, profiles[card], layers[0], layers[-1] + 1, session, by_layer=divided,
+            later=card > layer_card[0] and not worked_out,
+        )  # fmt: skip
+    return found
+
+
 def layer_span(geometry: ModelGeometry, first: int, end: int) -> int:
     """Layers of the model from MoE layer `first` up to `end`; layers without experts go with the next one."""
     ids, total = geometry.layer_ids, max(geometry.total_layers, geometry.layer_ids[-1] + 1)

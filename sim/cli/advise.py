@@ -18,6 +18,7 @@ from expert_residency.sim.cli.common import (
     given,
     percent,
     say,
+    say_cliffs,
     show,
     table,
     warn,
@@ -82,10 +83,10 @@ def advise(
 ) -> None:
     """Search every knob of an engine: the best setting, what each is worth, how sure that is."""
     from expert_residency.errors import SimError
-    from expert_residency.sim.choices.caveats import caveats, texts
+    from expert_residency.sim.choices.caveats import caveats, cliff_caveats, texts
+    from expert_residency.sim.choices.cliffs import cliffs
     from expert_residency.sim.studies.advise import LayerTask, TimedTask
     from expert_residency.sim.studies.advise import advise as found_by
-    from expert_residency.sim.studies.advise.cliffs import cliffs
     from expert_residency.sim.validation.nearest import trust
 
     if fmt is not None and trace is None:
@@ -95,15 +96,17 @@ def advise(
     layered = LayerTask(ask) if ask.preset.places == "layers" else None
     timed = None if layered else TimedTask(ask)
     task: Task = layered or timed or TimedTask(ask)
-    falls = cliffs(ask, sum(timed.room) if timed else None)
     quiet = str(json) == "-"
     advice = found_by(task, runs=draws, progress=None if quiet else lambda text: say(f"{text} ...", err=True))
+    standing = task.standing(advice.found.best)
+    edges = [] if standing is None else cliffs(standing)
     options = layered.lines(advice.found.best) if layered else []
     less = layered.fewer_cards(advice.found.best) if layered and len(ask.names) > 1 else None
     notes = [note for line in options[:1] if layered and (note := layered.why_estimated(advice.found.best, line))]
     geometry = ask.traces[0].geometry
     behind = trust(geometry.label, ask.profiles, ask.preset.name)
     known = texts(caveats(ask.traces[0], hardware=ask.profiles, context_counted=True))
+    known += texts(cliff_caveats(edges))
     if json is not None:
         head = {"engine": ask.preset.name, "model": geometry.label, "hardware": list(ask.names)}
         write_json(
@@ -111,13 +114,12 @@ def advise(
             head
             | _plain(advice, task, options)
             | {"fewer_cards": None if less is None else _option(less) | {"cards": list(less.placement.cards)}}
-            | {"cliffs": [vars(one) for one in falls], "trust": behind.to_dict(), "caveats": known},
+            | {"cliffs": [edge.to_dict() for edge in edges], "trust": behind.to_dict(), "caveats": known},
         )
         if quiet:
             return
     _print(advice, task, ask, options, less)
-    for one in falls:
-        say(f"cliff, {one.text}")
+    say_cliffs(edges)
     show_trust(behind)
     caution(known)
     warn(notes)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from expert_residency.files import check_output, check_picture, write_text
 from expert_residency.sim.cli.tables import table as table
 from expert_residency.text import visible
+
+if TYPE_CHECKING:
+    from expert_residency.sim.choices.cliffs import Cliff
 
 
 def writable(path: Path | None) -> Path | None:
@@ -129,6 +132,12 @@ def caution(lines: list[str]) -> None:
     """Caveats, after the tables and before warnings: what the numbers stand on."""
     for line in lines:
         say(f"caveat: {line.partition(': ')[2]}")
+
+
+def say_cliffs(edges: Sequence[Cliff]) -> None:
+    """Sizes beyond which the engine falls off, which the setting is far from; the near ones are caveats."""
+    if far := [edge.short for edge in edges if not edge.warned]:
+        say(f"cliffs: {'; '.join(far)}")
 
 
 def warn(lines: list[str]) -> None:

@@ -20,6 +20,7 @@ from expert_residency.sim.cli.common import (
     number,
     percent,
     say,
+    say_cliffs,
     show,
     table,
     warn,
@@ -84,6 +85,7 @@ def run(
 
     from expert_residency.errors import SimError
     from expert_residency.sim.choices.scenario import build_scenario, open_scenario_trace
+    from expert_residency.sim.runs.cliffs import cliffs
     from expert_residency.sim.runs.interval import interval_90
     from expert_residency.sim.runs.simulate import simulate
     from expert_residency.sim.runs.time_bound import time_bound
@@ -113,6 +115,9 @@ def run(
         chosen = build_scenario({key: value for key, value in own.items() if value is not None} | (words or {}))
     recorded = open_scenario_trace(chosen)
     quiet = str(json) == "-"
+    edges = cliffs(recorded, chosen.spec)
+    if not quiet:
+        say_cliffs(edges)
     with Progress(
         TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("passes"), TimeRemainingColumn(),
         transient=True, disable=quiet,
@@ -130,8 +135,8 @@ def run(
     terms = _terms(recorded, chosen, result) if explain else []
     if json is not None:
         more = {"ceilings": [one.to_dict() for one in lifted], "explain": [term.to_dict() for term in terms]}
-        added = {"trust": behind.to_dict(), "interval_90": interval and interval.to_dict()}
-        added |= {"time_bound": bound.to_dict()}
+        added: dict[str, Any] = {"trust": behind.to_dict(), "interval_90": interval and interval.to_dict()}
+        added |= {"time_bound": bound.to_dict(), "cliffs": [edge.to_dict() for edge in edges]}
         write_json(json, result.to_dict(passes=True) | {name: rows for name, rows in more.items() if rows} | added)
         if quiet:
             return

@@ -22,6 +22,7 @@ from expert_residency.sim.cli.common import (
     percent,
     picture,
     say,
+    say_cliffs,
     show,
     table,
     warn,
@@ -32,6 +33,7 @@ from expert_residency.text import check_known
 
 if TYPE_CHECKING:
     from expert_residency.hwmodels.profile import HardwareProfile
+    from expert_residency.sim.choices.cliffs import Cliff
     from expert_residency.sim.choices.preset import EnginePreset
     from expert_residency.sim.split.study import Answer, Question, SplitStudy
     from expert_residency.sim.validation.nearest import Trust
@@ -269,7 +271,9 @@ def _plan(
     json: Path | None,
 ) -> None:  # fmt: skip
     """An engine that keeps single experts on a card."""
+    from expert_residency.sim.choices.caveats import cliff_caveats, texts
     from expert_residency.sim.split import report
+    from expert_residency.sim.split.cliffs import answer_cliffs
     from expert_residency.sim.split.compare import forced, gain_sentence, speed_matters
     from expert_residency.sim.split.host import HostFacts
     from expert_residency.sim.split.study import study
@@ -285,6 +289,9 @@ def _plan(
     family = (best or found.answers[0]).geometry.quant_family
     host = HostFacts.of(profiles[question.host], family, question.ram_bytes, locked=True)
     data["host"] = host.to_dict()
+    edges = [] if best is None else answer_cliffs(best, found)
+    found.caveats += texts(cliff_caveats(edges))
+    data |= {"cliffs": [edge.to_dict() for edge in edges], "caveats": found.caveats}
     if best is not None:
         data["trust"] = _behind(found, best, profiles).to_dict()
     if plot is not None:
@@ -300,7 +307,7 @@ def _plan(
         if str(json) == "-":
             return
     say(host.text)
-    _show(found, recorded, profiles)
+    _show(found, recorded, profiles, edges)
 
 
 def _count(text: str | None) -> tuple[int | None, int | None]:
@@ -324,7 +331,9 @@ def _quants(model: str, asked: list[str] | None) -> tuple[str, tuple[str | None,
     return name, tuple(list_models().get(name.lower(), [])) or (None,)
 
 
-def _show(found: SplitStudy, trace: RoutingTrace, profiles: Mapping[str, HardwareProfile]) -> None:
+def _show(
+    found: SplitStudy, trace: RoutingTrace, profiles: Mapping[str, HardwareProfile], edges: Sequence[Cliff]
+) -> None:  # fmt: skip
     from expert_residency.sim.split import report
     from expert_residency.sim.split.compare import gain_sentence, room_sentence, speed_matters
 
@@ -370,6 +379,7 @@ def _show(found: SplitStudy, trace: RoutingTrace, profiles: Mapping[str, Hardwar
         for a in found.answers
         for note in a.notes
     ]
+    say_cliffs(edges)
     if best is not None:
         show_trust(_behind(found, best, profiles))
     caution(found.caveats)

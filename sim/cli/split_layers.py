@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from expert_residency.sim.cli.common import caution, number, say, show, table, warn, write_json
+from expert_residency.sim.cli.common import caution, number, say, say_cliffs, show, table, warn, write_json
 from expert_residency.sim.cli.trust import show_trust
 
 if TYPE_CHECKING:
@@ -31,17 +31,21 @@ def show_layers(
     json
         File for all of it, or `-`.
     """
+    from expert_residency.sim.choices.caveats import cliff_caveats, texts
+    from expert_residency.sim.split.cliffs import answer_cliffs
     from expert_residency.sim.split.host import HostFacts
     from expert_residency.sim.split.layers.study import study_layers
     from expert_residency.sim.split.study import split_caveats
 
     found = study_layers(question, trace, profiles, lambda text: say(text, err=True))
-    known = split_caveats(question, trace, profiles)
+    edges = [] if found.best is None else answer_cliffs(found.best)
+    known = [*split_caveats(question, trace, profiles), *texts(cliff_caveats(edges))]
     family = (found.best or found.answers[0]).geometry.quant_family
     host = HostFacts.of(profiles[question.host], family, question.ram_bytes)
     behind = _behind(found, profiles)
     if json is not None:
         data = study_to_dict(found) | {"caveats": known, "host": host.to_dict()}
+        data["cliffs"] = [edge.to_dict() for edge in edges]
         data["trace"] = {"sha256": trace.content_hash, "synthetic": trace.synthetic}
         if behind is not None:
             data["trust"] = behind.to_dict()
@@ -50,6 +54,7 @@ def show_layers(
             return
     say(host.text)
     _print_study(found)
+    say_cliffs(edges)
     if behind is not None:
         show_trust(behind)
     caution(known)

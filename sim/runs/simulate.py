@@ -20,9 +20,8 @@ from expert_residency.policies.registry import KINDS
 from expert_residency.sim.choices.caveats import TraceFacts, caveats, counts_context, texts
 from expert_residency.sim.choices.prefetch_rule import parse_insertion
 from expert_residency.sim.choices.preset import MISS_MODES, EnginePreset, load_engine
-from expert_residency.sim.choices.session import session_lines
 from expert_residency.sim.choices.spec import START_STATES, RunSpec
-from expert_residency.sim.choices.vram import stage_budget
+from expert_residency.sim.choices.vram import run_budgets
 from expert_residency.sim.kernel import choose_timed
 from expert_residency.sim.residency.future import kept_with, make_future
 from expert_residency.sim.residency.laws import ranked_by
@@ -304,21 +303,19 @@ def _check_vram(
     """
     geometry, worked_out = trace.geometry, counts_context(spec.capacity)
     tokens = int(lengths(trace, spec.depth).max(initial=1))
-    shape = None if worked_out else geometry.session_shape
-    session = [] if shape is None else session_lines(shape, max(tokens, 1), kv_type=spec.kv_type)
-    divided = load_engine(spec.engine).places == "layers"
+    budgets = run_budgets(
+        geometry, machine.cards, machine.layer_card, tokens=tokens, kv_type=spec.kv_type,
+        divided=load_engine(spec.engine).places == "layers", worked_out=worked_out,
+    )  # fmt: skip
     needs = vram_needs(
         geometry, machine.layer_card, room, by_layer=spec.capacity.scope == "layer", staging_slots=staging_slots
     )
     for number, (cache, _) in needs.items():
-        card, layers = machine.cards[number], [i for i, c in enumerate(machine.layer_card) if c == number]
-        budget = stage_budget(
-            geometry, card, layers[0], layers[-1] + 1, session, by_layer=divided,
-            later=number > machine.layer_card[0] and not worked_out,
-        )  # fmt: skip
+        card, budget = machine.cards[number], budgets[number]
         left = budget.cache_bytes + (card.gpu.vram_reserve_bytes if worked_out else 0)
         if cache > left:
-            context = f", a context of {tokens:,} tokens ({spec.kv_type} KV)" if session else ""
+            counted = geometry.session_shape is not None and not worked_out
+            context = f", a context of {tokens:,} tokens ({spec.kv_type} KV)" if counted else ""
             raise MisfitError(
                 f"{card.name}: an expert cache of {cache / 2**30:.2f} GiB beside dense weights{context} and the "
                 f"engine's reserve, {budget.taken_bytes / 2**30:.2f} GiB, does not fit into "

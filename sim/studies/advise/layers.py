@@ -7,16 +7,19 @@ from functools import cached_property
 from itertools import combinations
 
 from expert_residency.errors import SimError
+from expert_residency.sim.choices.cliffs import Standing
 from expert_residency.sim.choices.knob import Knob, Value, flag_of
+from expert_residency.sim.choices.workers import with_workers
 from expert_residency.sim.runs.constants import Constant, constants_of
 from expert_residency.sim.runs.interval import Machine
+from expert_residency.sim.split.cliffs import layer_standing
 from expert_residency.sim.split.layers.lines import OptionLine, option_lines
 from expert_residency.sim.split.layers.placement import LayerPlacement, LayerProblem, evaluate
 from expert_residency.sim.split.layers.planner import LayerPlanner
 from expert_residency.sim.split.layers.study import limit_of
 from expert_residency.sim.split.layers.times import LayerCosts
 from expert_residency.sim.split.memory import needs_of
-from expert_residency.sim.studies.advise.task import Ask, Control, Setting, whole, with_workers
+from expert_residency.sim.studies.advise.task import Ask, Control, Setting, whole
 from expert_residency.sim.timed.attention import Context
 
 
@@ -147,6 +150,11 @@ class LayerTask:
             f"({best.tokens_per_s:.1f} tok/s {best.how}; "
             "residency split has its options); a shorter --context or a smaller --kv-type takes less"
         )
+
+    def standing(self, setting: Setting) -> Standing | None:
+        """Where what is advised for a setting stands to the engine's cliffs; None if nothing fits."""
+        lines = self.lines(setting)
+        return layer_standing(self._planner(setting, None, 0).problem, lines[0].placement) if lines else None
 
     def fewer_cards(self, setting: Setting) -> OptionLine | None:
         """The fastest of some of the cards with these threads, if it is as fast as all of them or faster."""

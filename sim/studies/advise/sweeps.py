@@ -23,9 +23,10 @@ from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.runs import MeasuredRun, load_measured_runs, load_strata_runs
 from expert_residency.sim.choices.knob import Knob, Value
 from expert_residency.sim.choices.preset import EnginePreset, load_engine
+from expert_residency.sim.choices.workers import as_set
 from expert_residency.sim.runs.constants import Constant, constants_of, scaled
 from expert_residency.sim.runs.interval import Machine
-from expert_residency.sim.studies.advise.task import Ask, as_set
+from expert_residency.sim.studies.advise.task import Ask
 from expert_residency.sim.studies.advise.timed import TimedTask
 from expert_residency.sim.studies.advise.workloads import workloads
 from expert_residency.sim.studies.fit.fit import Speeds, most_likely

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from expert_residency.errors import SimError
 from expert_residency.hwmodels.profile import HardwareProfile
-from expert_residency.hwmodels.quantity import Quantity
+from expert_residency.sim.choices.cliffs import Standing
 from expert_residency.sim.choices.knob import OWN, Knob, Value
 from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.runs.constants import Constant
@@ -20,8 +20,6 @@ Setting = tuple[Value, ...]
 """One value of each control."""
 ACCEPTANCE = 0.75
 """Drafts accepted of those offered where nothing is said; published rates are 0.64 to 0.85."""
-CORE_GB_PER_S = 12.0
-"""What one core reads at most, where neither profile nor preset says: the rule that machines of parts have."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +130,9 @@ class Task(Protocol):
             Tokens/s; None if it does not fit.
         """
 
+    def standing(self, setting: Setting) -> Standing | None:
+        """Where a setting stands to the engine's cliffs; None if nothing fits."""
+
     def headline(self, setting: Setting, machine: Machine | None = None, workload: int = 0) -> float | None:
         """The same of what is advised for the setting, which may be more than the knobs can say.
 
@@ -145,11 +146,6 @@ class Task(Protocol):
         float | None
             Tokens/s; None if nothing fits.
         """
-
-
-def as_set(value: float, why: str = "as the knob sets it") -> Quantity:
-    """A number of a knob."""
-    return Quantity(value=float(value), kind="measured", source=why)
 
 
 def whole(shares: Sequence[Value], most: int, least: int = 1) -> tuple[int, ...]:
@@ -168,66 +164,6 @@ def whole(shares: Sequence[Value], most: int, least: int = 1) -> tuple[int, ...]
         Each once.
     """
     return tuple(sorted({max(least, min(most, round(float(share) * most))) for share in shares}))
-
-
-def with_workers(profile: HardwareProfile, preset: EnginePreset, workers: int) -> HardwareProfile:
-    """The profile with another number of workers in the pool.
-
-    Parameters
-    ----------
-    profile
-        With rates for its own number.
-    preset
-        An engine that limits a core itself has its limit scale.
-    workers
-        How many.
-
-    Returns
-    -------
-    HardwareProfile
-        Rates by the measured points of the profile, or with what a core reads at most.
-    """
-    cpu = profile.cpu
-    if workers == cpu.workers.count:
-        return profile
-    sources = {}
-    for name, rates in (
-        (n, r) for n in type(cpu.expert_gb_per_s).model_fields if (r := getattr(cpu.expert_gb_per_s, n))
-    ):
-        data: dict[str, Any] = {}
-        for family in type(rates).model_fields:
-            rate = getattr(rates, family)
-            if rate is not None:
-                data[family] = rate.model_copy(
-                    update={"value": _rate(profile, preset, rate.value, workers), "spread": None}
-                )
-        sources[name] = rates.model_copy(update=data)
-    cores = min(workers, cpu.cores.count) if preset.cpu_core_gb_per_s else cpu.cores.count
-    return profile.model_copy(
-        update={
-            "cpu": cpu.model_copy(
-                update={
-                    "expert_gb_per_s": cpu.expert_gb_per_s.model_copy(update=sources),
-                    "workers": as_set(workers), "cores": as_set(cores),
-                }
-            )
-        }
-    )  # fmt: skip
-
-
-def _rate(profile: HardwareProfile, preset: EnginePreset, rate: float, workers: int) -> float:
-    """By measured points; by the preset's own limit of a core; else a core's time and memory's time add up.
-
-    An i9-13900HX with 6, 7, 12, 15 and 23 workers reads as 50 GB/s of memory and 11 of each worker would.
-    """
-    if profile.cpu.expert_gb_per_s_by_workers:
-        return rate * profile.cpu.scale(workers) / profile.cpu.scale(profile.cpu.workers.count)
-    if preset.cpu_core_gb_per_s:
-        return rate
-    own = profile.cpu.workers.count * CORE_GB_PER_S
-    if rate >= own:  # cores limit already
-        return rate * workers / profile.cpu.workers.count
-    return 1 / (1 / rate - 1 / own + 1 / (workers * CORE_GB_PER_S))
 
 
 def label_of(value: Value) -> str:

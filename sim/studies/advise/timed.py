@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from shutil import rmtree
@@ -12,11 +12,14 @@ from typing import Any
 from weakref import finalize
 
 from expert_residency.errors import MisfitError, SimError
+from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.units import GIB, MIB
 from expert_residency.sim.choices.capacity import Auto, Capacity
+from expert_residency.sim.choices.cliffs import Standing, standing_of
 from expert_residency.sim.choices.knob import OWN, Knob, Value, flag_of
 from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.choices.spec import RunSpec, make_spec
+from expert_residency.sim.choices.workers import as_set, with_workers
 from expert_residency.sim.runs.constants import Constant, constants_of
 from expert_residency.sim.runs.interval import Machine
 from expert_residency.sim.runs.simulate import simulate
@@ -24,10 +27,8 @@ from expert_residency.sim.studies.advise.task import (
     Ask,
     Control,
     Setting,
-    as_set,
     label_of,
     whole,
-    with_workers,
 )
 from expert_residency.sim.studies.advise.workloads import Workload
 from expert_residency.sim.studies.drafts import gated
@@ -168,6 +169,27 @@ class TimedTask:
     headline = speed
 
     def _run(self, setting: Setting, machine: Machine, workload: int) -> float:
+        spec, profiles, preset, trace = self._asked(setting, machine, workload)
+        result = simulate(trace, spec, profiles=profiles, preset=preset, runs=RUNS)
+        if not result.tokens_per_s:
+            raise SimError("the trace decodes nothing, so that there is no speed to compare")
+        return result.tokens_per_s
+
+    def standing(self, setting: Setting) -> Standing:
+        """Where a setting stands to the engine's cliffs."""
+        ask = self.ask
+        spec, profiles, preset, trace = self._asked(setting, (ask.profiles, ask.preset), 0)
+        found = standing_of(spec, trace.geometry, profiles=profiles, preset=preset)
+        assert found is not None, "the layers add up"
+        room = self._room(spec.layers_each[0] if spec.layers_each and len(ask.profiles) == 2 else None)
+        context = f"a context of {ask.context:,} tokens ({ask.kv_type} KV)"
+        beside = f"dense weights, {context if ask.session_bytes is None else 'the context'} and the reserve"
+        return replace(found, room_bytes=room, beside=beside, meant=found.cache_bytes == room)
+
+    def _asked(
+        self, setting: Setting, machine: Machine, workload: int
+    ) -> tuple[RunSpec, tuple[HardwareProfile, ...], EnginePreset, RoutingTrace]:
+        """A setting as a run."""
         words: dict[str, Any] = {
             "hardware": list(self.ask.names), "engine": self.ask.engine, "kv_type": self.ask.kv_type,
             "placement": self._warm[workload], **self.fixed
@@ -196,10 +218,7 @@ class TimedTask:
         room = self._room(layers) if layers else self.room
         words["capacity"] = "+".join(f"{int(share * nbytes)}B" for nbytes in room)
         trace = self._trace(workload, int(drafting.get("rows", 1)), float(drafting.get("floor", 0.0)))
-        result = simulate(trace, make_spec(words), profiles=profiles, preset=preset, runs=RUNS)
-        if not result.tokens_per_s:
-            raise SimError("the trace decodes nothing, so that there is no speed to compare")
-        return result.tokens_per_s
+        return make_spec(words), profiles, preset, trace
 
     def _set(self, preset: EnginePreset, words: dict[str, Any], knob: Knob, value: Value) -> EnginePreset:
         kind, _, name = knob.sets.partition(".")
