@@ -427,6 +427,11 @@ class PrefetchPolicy(Policy, ABC):
 class PlacementPolicy(Policy, ABC):
     """Ranks experts for the initial placement."""
 
+    @property
+    def other_texts(self) -> tuple[int, int] | None:
+        """Other texts, and tokens of each, whose `Future` it is given instead of the trace's; None: of none."""
+        return None
+
     @abstractmethod
     def rank(self, pool: Pool, future: Future | None) -> list[int]:
         """Keys in the order in which they fill the slots; may be shorter than the pool."""

@@ -56,7 +56,9 @@ def test_bad_hosts_say_what_is_valid(spec, message):
 
 def test_defaults_come_first_and_are_filled_in():
     assert parse_host("arena") == ("arena", {"pin": "slices"})
-    assert parse_host("budget:gib=40,file=gguf")[1] == {"gib": "40", "file": "gguf", "swap": "exchange"}
+    assert parse_host("budget:gib=40,file=gguf")[1] == {
+        "gib": "40", "file": "gguf", "swap": "exchange", "cache": "pages",
+    }  # fmt: skip
 
 
 def test_an_arena_over_the_pin_limit_is_split_or_not_pinned_at_all():

@@ -1,6 +1,9 @@
-"""A ranked list of experts from a file: what a user measured before.
+"""A ranked list of experts: what was wanted before, from a file or by other texts.
 
-    rank: the file's order
+    rank: the file's order; without a file, uses by other texts, most first (ties: lower number in its layer)
+
+Without a file other texts of a generated trace are drawn, `texts` of `tokens` tokens each: what an engine has that
+keeps a profile of what it served. A recorded trace has no other texts, so that the order is by number there.
 
 The file is CSV with columns `layer,expert` (layer as an index over MoE layers) in rank order, optionally
 `count`, which then gives the order. Where experts come again, as in a moe-trace CSV with one line an activation,
@@ -16,25 +19,36 @@ from collections import Counter
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from expert_residency.errors import PolicyError
+from expert_residency.policies.parameters import Within
 from expert_residency.policies.protocol import Future, PlacementPolicy, Pool
 
 
 @dataclass(frozen=True)
 class Profile(PlacementPolicy):
-    """Experts in the order of a profile file."""
+    """Experts by what was wanted before: a profile file, or other generated texts."""
 
     name: ClassVar[str] = "profile"
     source: ClassVar[str] = "thecodacus/llama.cpp#5"
 
     file: str = ""
+    texts: Annotated[int, Within(1, 1_000)] = 12
+    tokens: Annotated[int, Within(1, 100_000)] = 50
+
+    @property
+    def other_texts(self) -> tuple[int, int] | None:
+        """Where no file is given."""
+        return None if self.file else (self.texts, self.tokens)
 
     def rank(self, pool: Pool, future: Future | None) -> list[int]:
         """Keys in the file's order; a row outside the model is an error that names the line."""
+        if not self.file:
+            counts = [0] * pool.keys if future is None else future.counts
+            return sorted(range(pool.keys), key=lambda key: (-counts[key], key % pool.experts, key))
         path = Path(self.file)
-        if not self.file or not path.is_file():
+        if not path.is_file():
             raise PolicyError(f"placement profile: no such file {self.file!r} (give profile:file=PATH)")
         ranked: list[tuple[float, int]] = []
         try:

@@ -22,6 +22,7 @@ from expert_residency.policies import create
 from expert_residency.policies.protocol import Event, Lists
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.residency.future import make_future, recorded_predictions
+from expert_residency.sim.residency.other_texts import future_for
 from expert_residency.sim.residency.pool import CachePool, make_pool, start_placement
 from expert_residency.traces import ModelGeometry, RoutingTrace
 
@@ -160,7 +161,7 @@ class _Planner:
             )
         self.cache = CachePool(pool, eviction, admission, future if eviction.needs_future else None)
         self.slots = _Slots()
-        placed = start_placement(self.cache, placement, future)
+        placed = start_placement(self.cache, placement, future_for(placement, trace, lambda: future))
         self.start = tuple((key, self.slots.take(key)) for key in placed)
         self.state = self.prefetch.start(
             pool._replace(resident=self.cache.resident), Lists, future if self.prefetch.needs_future else None,

@@ -228,7 +228,7 @@ def ranked_by(placement: PlacementPolicy, pool: Pool, future: Future | None) -> 
     pool
         Sizes and capacities.
     future
-        What comes; given only to a placement that needs it.
+        What comes, or what other texts wanted; given only to a placement that asks for it.
 
     Returns
     -------
@@ -240,7 +240,8 @@ def ranked_by(placement: PlacementPolicy, pool: Pool, future: Future | None) -> 
     PolicyFaultError
         It ranks what is no expert.
     """
-    ranked = [int(key) for key in placement.rank(pool, future if placement.needs_future else None)]
+    told = future if placement.needs_future or placement.other_texts else None
+    ranked = [int(key) for key in placement.rank(pool, told)]
     for key in ranked:
         if not 0 <= key < pool.keys:
             raise PolicyFaultError(

@@ -18,6 +18,7 @@ from expert_residency.policies.protocol import Pool
 from expert_residency.sim.choices.capacity import Capacity, equal_shares
 from expert_residency.sim.residency.future import make_future
 from expert_residency.sim.residency.laws import ranked_by
+from expert_residency.sim.residency.other_texts import future_for
 from expert_residency.sim.residency.pool import make_pool
 from expert_residency.traces import RoutingTrace
 
@@ -48,7 +49,7 @@ def share_out(trace: RoutingTrace, capacity: Capacity, layer_card: Sequence[int]
         return capacity
     placement = create("placement", capacity.quotas)
     pool = make_pool(trace.geometry, replace(capacity, scope="global", quotas="equal"), layer_card)
-    ranked = ranked_by(placement, pool, make_future(trace) if placement.needs_future else None)
+    ranked = ranked_by(placement, pool, future_for(placement, trace, lambda: make_future(trace)))
     return Capacity(layer_bytes=tuple(by_mass(pool, ranked)), scope="layer")
 
 

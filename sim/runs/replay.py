@@ -23,6 +23,7 @@ from expert_residency.sim.choices.caveats import caveats, texts
 from expert_residency.sim.kernel import choose
 from expert_residency.sim.residency.future import kept_with
 from expert_residency.sim.residency.laws import ranked_by
+from expert_residency.sim.residency.other_texts import future_for
 from expert_residency.sim.residency.pool import CachePool, check_room, make_pool, start_placement
 from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.runs.counts import Counted, ReplayResult, count, counted, phase_passes, result_of
@@ -140,7 +141,7 @@ class _Job:
         trace, steps = self.trace, self.steps
         future = steps.future if self.eviction.needs_future or self.placement.needs_future else None
         cache = CachePool(self.pool, self.eviction, self.admission, future, overflow=self.overflow)
-        placed = start_placement(cache, self.placement, future)
+        placed = start_placement(cache, self.placement, future_for(self.placement, trace, lambda: future))
         tally = _run(cache, steps, trace, self.lag_passes)
         hits, compulsory = self._in_order(tally.hits), self._in_order(tally.compulsory)
         event = np.repeat(np.arange(trace.n_events), np.diff(trace.event_offsets))
@@ -166,7 +167,8 @@ class _Job:
             self.pool, self.eviction, self.admission, future, overflow=self.overflow,
             warmup_passes=self.warmup_passes, lag_passes=self.lag_passes,
         )  # fmt: skip
-        placed = kernel.place(ranked_by(self.placement, self.pool, future))
+        told = future_for(self.placement, trace, lambda: future)
+        placed = kernel.place(ranked_by(self.placement, self.pool, told))
         hits = self._in_order(kernel.feed(steps.arrays))
         passes = phase_passes(trace, self.warmup_passes)
         return counted(kernel, passes, hits, len(placed))

@@ -25,6 +25,7 @@ from expert_residency.sim.choices.vram import run_budgets
 from expert_residency.sim.kernel import choose_timed
 from expert_residency.sim.residency.future import kept_with, make_future
 from expert_residency.sim.residency.laws import ranked_by
+from expert_residency.sim.residency.other_texts import future_for, has_other_texts
 from expert_residency.sim.residency.pool import LISTS, CachePool, check_room, make_pool
 from expert_residency.sim.residency.quotas import share_out
 from expert_residency.sim.runs.requests import apart, joined_run, one_by_one
@@ -102,10 +103,11 @@ def prepare(
     recorder = _recorder(trace) if which == "kernel" else None
     if eviction.needs_future or chosen.prefetch.needs_future or placement.needs_future:
         chosen.future = _future(trace, recorder is not None)
+    told = future_for(placement, trace, lambda: chosen.future)
     pool = _pool(trace, spec, machine)
     _check_vram(machine, trace, pool.capacity, spec, chosen.insertion.staging_slots)
     cache = CachePool(pool, eviction, admission, chosen.future, alloc=recorder or alloc)
-    ranked = ranked_by(placement, pool, chosen.future)
+    ranked = ranked_by(placement, pool, told)
     placed = cache.place(ranked)
     host_plan = plan_host(trace.geometry, machine.host, spec.host, on_card=placed, ranked=ranked)
     cached = _page_cache(spec, machine.host, trace.geometry, host_plan, page_cache)
@@ -413,6 +415,12 @@ def _warnings(trace: RoutingTrace, result: RunResult, spec: RunSpec, machine: Ma
     if spec.capacity.assumes:
         found.append(spec.capacity.assumes)
     found += rate_notes(trace.geometry.label, trace.geometry.quant_family)
+    start = create("placement", spec.placement or create("eviction", spec.eviction).default_placement)
+    if start.other_texts and not has_other_texts(trace):
+        found.append(
+            "the start is a profile of other texts, and a recorded trace has none: it begins with experts by "
+            "number; give what you have as --placement profile:file=PATH (residency placement)"
+        )
     if (
         result.evictions == 0
         and result.admitted_bytes

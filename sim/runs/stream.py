@@ -67,6 +67,10 @@ def replay_stream(
         for oracle in (eviction, start):
             if oracle.needs_future:
                 raise SimError(f"policy {oracle.name} needs the whole trace: read it whole, or leave it out")
+        if start.other_texts:
+            raise SimError(
+                "placement profile without a file needs the whole trace: read it whole, or give file=PATH"
+            )
         choose("kernel", 0, eviction, gate)
         kernel = ReplayKernel(pool, eviction, gate, overflow=overflow, warmup_passes=warmup_passes)
         policies.append(eviction)

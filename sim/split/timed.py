@@ -1,7 +1,7 @@
 """The best placements on the timed engine: the same split, slots, host mode and RAM, simulated on the trace.
 
-The engine's caches start as the hit curve's do (full, by expert number), and the same share of the passes only
-warms up.
+The engine's caches start by a profile of other texts where the engine does so, else as the hit curve's do (full,
+by expert number), and the same share of the passes only warms up.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def simulate_placement(
         capacity=Capacity(scope="layer", layer_bytes=layer_bytes),
         layers_each=placement.layers_each,
         admission=admission,
-        placement="full",
+        placement=load_engine(engine).policy.get("placement", "full"),
         engine=engine,
         miss=miss,
         host=mode,

@@ -14,7 +14,8 @@
     nothing.
 `budget:gib=N`
     The hottest N GiB of the experts that no card holds (all of them if they are fewer) are page-locked, the
-    rest is read from the file: `file=blobs` or `gguf`. Page-locked bytes are taken from the page cache.
+    rest is read from the file: `file=blobs` or `gguf`. Page-locked bytes are taken from the page cache; with
+    `cache=none` reads go past it, so that what lies behind the budget comes from the drive every time.
 `flash`
     Nothing in RAM but the expert cache itself: every miss is a direct read of three slices.
 
@@ -151,11 +152,12 @@ def budget(ask: Ask) -> HostPlan:
         if key not in ask.on_card and pinned + ask.sizes[key] <= budget_bytes:
             source[key] = PINNED
             pinned += ask.sizes[key]
-    gguf = ask.params["file"] == "gguf"
+    gguf, unbuffered = ask.params["file"] == "gguf", ask.params["cache"] == "none"
     return HostPlan(
-        ask.spec, pinned, 0, ask.usable_bytes - pinned, source,
+        ask.spec, pinned, 0, 0 if unbuffered else ask.usable_bytes - pinned, source,
         ("budget", "pageable", "assembled" if gguf else "page_cache"),
-        file=GGUF if gguf else BLOBS, slices=SLICES if gguf else 1, access="direct" if gguf else "read-ahead",
+        file=GGUF if gguf else BLOBS, slices=SLICES if gguf else 1,
+        access="direct" if gguf or unbuffered else "read-ahead",
         swap=ask.params["swap"], load_bytes=pinned,
     )  # fmt: skip
 
@@ -170,7 +172,10 @@ TIERS: dict[str, tuple[Callable[[Ask], HostPlan], dict[str, tuple[str, ...]]]] =
     "mmap": (mmap, {"access": ("read-ahead", "fault", "direct")}),
     "gguf-in-place": (gguf_in_place, {}),
     "resident": (resident, {"swap": ("exchange", "streams"), "pin": ("slices", "none")}),
-    "budget": (budget, {"gib": (), "file": ("blobs", "gguf"), "swap": ("exchange", "streams")}),
+    "budget": (
+        budget,
+        {"gib": (), "file": ("blobs", "gguf"), "swap": ("exchange", "streams"), "cache": ("pages", "none")},
+    ),
     "flash": (flash, {}),
 }
 """Name to planner and parameters with their values, the default first; () is a number that must be given."""
