@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -49,7 +50,36 @@ class SimError(UserError):
 
 
 class MisfitError(SimError):
-    """Valid choices, but more bytes than the machine has room for, or less room than one expert takes."""
+    """Valid choices, but more bytes than the machine has room for, or less room than one expert takes.
+
+    Parameters
+    ----------
+    fact
+        What does not fit, and by how much: true whoever asked.
+    remedy
+        What would help, in the words of a run; a command with other options says its own (`told`).
+    lacks
+        What is too small: `ram`, `vram`, `lockable` memory, or the `room` for one expert.
+    """
+
+    def __init__(self, fact: str, remedy: str = "", *, lacks: str = "vram") -> None:
+        super().__init__(f"{fact}; {remedy}" if remedy else fact)
+        self.fact = fact
+        self.remedy = remedy
+        self.lacks = lacks
+
+    def told(self, remedies: Mapping[str, str]) -> str:
+        """The sentence with the remedy that a command has for what is lacking; without one if it has none."""
+        remedy = remedies.get(self.lacks)
+        return f"{self.fact}; {remedy}" if remedy else self.fact
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _misfit, (self.fact, self.remedy, self.lacks)
+
+
+def _misfit(fact: str, remedy: str, lacks: str) -> MisfitError:
+    """As it was before it went to another process."""
+    return MisfitError(fact, remedy, lacks=lacks)
 
 
 class CompileError(SimError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 from contextlib import redirect_stdout
 from dataclasses import replace
 
@@ -223,6 +224,49 @@ def test_cliffs_are_named_at_every_entrance(trace, tmp_path):
     told = json.loads(printed("split", "--model", MODEL, "--gpu", MACHINE, "--session", "1GiB", "--engine",
                               "strata", "--quant", "Q8_0", "--json", "-"))  # fmt: skip
     assert {edge["kind"] for edge in told["cliffs"]} >= {"memory"}
+
+
+def test_a_remedy_is_in_the_words_of_the_command(trace, tmp_path, capsys):
+    """The error says what does not fit; what helps is each command's own option."""
+    path = tmp_path / "t.parquet"
+    big = load_model("gpt-oss-120b")
+    write_parquet(generate(big, load_style("gpt-oss-20b"), tokens=3, seed=1, weights=False), path)
+    card = "rtx-3070:cpu=ryzen-5-5600x,ram=32GB"
+    with pytest.raises(SystemExit) as ended:
+        main(["run", str(path), "--hardware", card, "--capacity", "1GiB"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "an arena of gpt-oss-120b" in said
+    assert "use --host mmap" in said
+    file = tmp_path / "s.toml"
+    file.write_text(
+        f'misfits = "record"\n[traces.t]\npath = "{path}"\n[constants]\nhardware = "{card}"\n'
+        f'engine = "generic"\n[axes]\ncapacity = ["1GiB"]\n'
+    )
+    printed("sweep", file, "--out", tmp_path / "out", "--workers", "1")
+    (reason,) = read_dataset(tmp_path / "out")["reason"]
+    assert 'host = "mmap"' in reason
+    assert "--host" not in reason
+    words = ["--model", "gpt-oss-120b", "--gpu", "rtx-3070", "--cpu", "ryzen-5-5600x", "--ram", "32GB"]
+    with pytest.raises(SystemExit) as ended:
+        main(["advise", *words, "--engine", "fetch-lru", "--passes", "4", "--draws", "2"])
+    said = capsys.readouterr().err
+    assert "an arena of gpt-oss-120b" in said
+    assert "give more --ram" in said
+    assert "--host" not in said
+    words += ["--engine", "llama.cpp-moe-cache", "--passes", "4", "--draws", "2", "--json", "-"]
+    found = json.loads(printed("advise", *words))
+    assert found["setting"]["file"] == "mmap", "llama.cpp maps its file"
+    assert found["tokens_per_s"] > 0
+    assert next(edge for edge in found["cliffs"] if edge["kind"] == "memory")["past"]
+
+
+def test_a_misfit_travels_whole():
+    made = MisfitError("an arena takes 9 GiB", "use --host mmap", lacks="ram")
+    other = pickle.loads(pickle.dumps(made))
+    assert (str(other), other.fact, other.lacks) == (str(made), "an arena takes 9 GiB", "ram")
+    assert other.told({"ram": "buy some"}) == "an arena takes 9 GiB; buy some"
+    assert other.told({}) == "an arena takes 9 GiB"
 
 
 def test_a_spec_that_does_not_add_up_has_no_cliffs(trace):

@@ -104,7 +104,8 @@ def check_room(pool: Pool, *, none: bool = False) -> None:
         room = pool.capacity[scope]
         if room < size and not (none and room == 0):
             share = "" if pool.scopes == 1 else f" for part {scope + 1} of {pool.scopes} of the cache"
-            raise MisfitError(f"room of {format_bytes(room)}{share}: one expert takes {format_bytes(size)}")
+            what = f"room of {format_bytes(room)}{share}: one expert takes {format_bytes(size)}"
+            raise MisfitError(what, lacks="room")
 
 
 def fitting(pool: Pool, ranked: Iterable[int], room_bytes: Sequence[int]) -> list[int]:

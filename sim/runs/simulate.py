@@ -322,7 +322,8 @@ def _check_vram(
                 f"{card.name}: an expert cache of {cache / 2**30:.2f} GiB beside dense weights{context} and the "
                 f"engine's reserve, {budget.taken_bytes / 2**30:.2f} GiB, does not fit into "
                 f"{budget.usable_bytes / 2**30:.2f} GiB of usable VRAM; at most {max(0, left) / 2**20:.0f}MiB are "
-                "left for experts (residency vram)"
+                "left for experts (residency vram)",
+                lacks="vram",
             )
 
 

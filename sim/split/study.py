@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from expert_residency.errors import SimError
+from expert_residency.errors import MisfitError, SimError
 from expert_residency.families import rate_notes
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.quantity import Quantity
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+REMEDIES = {
+    "ram": "what would fit: --host mmap, more --ram, or a smaller --quant",
+    "vram": "what would fit: a shorter --context, or a smaller --kv-type",
+}
+"""What helps here, by what is too small for a simulation."""
 QUALITY = "quality: quality is not modelled: a smaller quantization is faster, not better"
 
 
@@ -161,6 +166,8 @@ class SplitStudy:
                     placement, fit_geometry(self.trace, answer.geometry), self.profiles, host,
                     engine=question.engine, miss=question.miss, p2p=question.p2p, kv_type=question.kv_type,
                 )  # fmt: skip
+            except MisfitError as error:
+                answer.notes.append(f"not simulated: {error.told(REMEDIES)}")
             except SimError as error:
                 answer.notes.append(f"not simulated: {error}")
             self._runs[key] = found

@@ -24,6 +24,8 @@ from expert_residency.sim.timed.host.tiers import BESIDE_CARDS
 from expert_residency.text import hash_of
 from expert_residency.traces import RoutingTrace
 
+REMEDIES = {"ram": 'host = "mmap", or a smaller quantization, would fit'}
+"""What helps in a file of a sweep, by what is too small."""
 _SHOWN = 8
 
 
@@ -180,7 +182,7 @@ def _check(view: View, spec: RunSpec) -> tuple[str, str | None]:
         prefetch.start(pool, LISTS, future, recorded_predictions(trace))
         start = ready.start if "file=" in (spec.placement or "") else None  # what the file says now
     except MisfitError as error:
-        misfit = str(error)
+        misfit = error.told(REMEDIES)
     made = manifest(
         open_view(view), spec, tuple(load_profile(name) for name in spec.hardware), load_engine(spec.engine)
     )

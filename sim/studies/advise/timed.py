@@ -35,8 +35,11 @@ from expert_residency.sim.studies.drafts import gated
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
 from expert_residency.traces.windows import compose_windows
 
-INSTEAD = "give more --ram, ask --engine llama.cpp, which maps its file, or take"
-"""What helps where an engine's copy of the experts does not fit into memory."""
+REMEDIES = {
+    "ram": "give more --ram, ask --engine llama.cpp, which maps its file, or take a smaller quantization",
+    "vram": "a shorter --context, a smaller --kv-type or a smaller quantization takes less",
+}
+"""What helps in `advise`, by what is too small."""
 RUNS = 1_000
 """Runs that the choice of the engine is made for: worth compiling."""
 
@@ -162,7 +165,7 @@ class TimedTask:
         try:
             result = self._run(setting, machine or (self.ask.profiles, self.ask.preset), workload)
         except MisfitError as error:
-            self.refused[setting] = str(error).replace("use --host mmap, or", INSTEAD)  # advise has no --host
+            self.refused[setting] = error.told(REMEDIES)
             return None
         return result
 

@@ -70,7 +70,7 @@ class Ask:
         limit
             Bytes that there are.
         hint
-            What would fit.
+            What would fit, in the words of a run.
 
         Returns
         -------
@@ -79,7 +79,9 @@ class Ask:
         """
         return MisfitError(
             f"{what} of {self.geometry.label} takes {nbytes / GIB:.1f} GiB, {self.profile.name} has "
-            f"{limit / GIB:.1f} GiB of RAM for it; {hint}"
+            f"{limit / GIB:.1f} GiB of RAM for it",
+            hint,
+            lacks="ram",
         )
 
 
@@ -145,7 +147,8 @@ def budget(ask: Ask) -> HostPlan:
     if budget_bytes > limit:
         raise MisfitError(
             f"host budget: {budget_bytes / GIB:g} GiB cannot be page-locked on {ask.profile.name}; "
-            f"its limit is {limit / GIB:.1f} GiB"
+            f"its limit is {limit / GIB:.1f} GiB",
+            lacks="lockable",
         )
     source, pinned = [PAGE_CACHE] * len(ask.sizes), 0
     for key in ask.ranked:
