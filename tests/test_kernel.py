@@ -315,6 +315,49 @@ def test_a_cache_that_others_can_write_to_is_not_read(tmp_path, monkeypatch):
     assert not (tmp_path / "planted").exists()
 
 
+def doubled(number: int64) -> int64:  # noqa: F821
+    return number * 2
+
+
+def toy_loop(address):
+    doubled(address)
+
+
+def test_parts_are_linked_by_type_unless_numba_keeps_this_very_kernel(tmp_path, monkeypatch):
+    """Left to inference, the timed kernel took ten minutes to compile where another Python had done it before."""
+    numba = pytest.importorskip("numba")
+    from expert_residency.sim.kernel.compiler import link
+
+    monkeypatch.setenv("EXPERT_RESIDENCY_CACHE", str(tmp_path / "cache"))
+    linked, whole = [], link.Linker.__init__
+
+    def seen(self, bound, *, kinds=None):
+        linked.append(kinds is not None)
+        whole(self, bound, kinds=kinds)
+
+    monkeypatch.setattr(link.Linker, "__init__", seen)
+
+    def by_type():
+        linked.clear()
+        link.compile_loop(toy_loop, {}, "toy", kinds={"int64": numba.int64})
+        return any(linked)
+
+    assert by_type()
+    assert not by_type()
+    for compiled in (tmp_path / "cache").rglob("*.nbc"):
+        compiled.unlink()
+    assert by_type()
+    for anchor in (tmp_path / "cache").rglob("kernel.py"):
+        anchor.unlink()
+    assert by_type()
+    assert not by_type()
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "other"))
+    assert by_type()
+    assert not by_type()
+    monkeypatch.setattr(link, "_compiled_for", lambda: "another Python or processor")
+    assert by_type()
+
+
 def test_importing_compiles_nothing_and_loads_no_numba():
     code = (
         "import sys; from expert_residency.sim import kernel\n"

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -109,6 +110,7 @@ def timed_marker() -> Path:
     digest = hashlib.sha256()
     for source in [*sorted(Path(__file__).parent.rglob("*.py")), Path(rules.__file__)]:
         digest.update(source.read_bytes())
+    digest.update(str(sys.implementation.cache_tag).encode())
     if _has_numba():
         digest.update(importlib.metadata.version("numba").encode())
     return cache_folder() / f"timed-{digest.hexdigest()[:24]}"

@@ -4,7 +4,7 @@ Policies and loops are plain Python. `Linker` copies each function that is reach
 the functions that it calls compiled likewise: the source stays one, and importing it costs nothing.
 
 What is compiled is kept in the user's cache folder. The place holds a digest of every source file that took part,
-so that a changed policy never runs old code, and numba itself checks its version and the processor.
+so that a changed policy never runs old code, and the Python, numba and processor that it was compiled for.
 """
 
 from __future__ import annotations
@@ -155,12 +155,12 @@ def compile_loop(
     kept = anchor is not None
     try:
         with parts_of(copied.__qualname__):
-            if kinds is not None and (anchor is None or not any(anchor.parent.rglob("*.nbi"))):
+            if kinds is not None and not (anchor is not None and _on_disk(_placed(copied, anchor))):
                 # Functions of given types are compiled as they are linked, which a kernel on disk does not need.
+                # Left to numba's inference, all of them are optimized as one: minutes instead of seconds.
                 copied = Linker(bound, kinds=kinds).copy(loop)  # type: ignore[arg-type]
             if anchor is not None:
-                # numba keeps what it compiles beside the file that a function is said to come from.
-                copied.__code__ = copied.__code__.replace(co_filename=str(anchor))
+                copied = _placed(copied, anchor)
             if callback:
                 return _Callback(numba.cfunc(signature, cache=kept)(copied))
             njit: Any = numba.njit
@@ -225,6 +225,30 @@ def run_kernel(kernel: Callable[[int], None], address: int, who: Callable[[], st
         ) from error
 
 
+def _placed(function: FunctionType, anchor: Path) -> FunctionType:
+    """The function, said to come from this file: numba keeps what it compiles beside it."""
+    function.__code__ = function.__code__.replace(co_filename=str(anchor))
+    return function
+
+
+def _on_disk(function: FunctionType) -> bool:
+    """Whether numba keeps this function compiled, be it where $NUMBA_CACHE_DIR says."""
+    from numba.core.caching import FunctionCache
+
+    folder = Path(FunctionCache(function).cache_path)  # type: ignore[no-untyped-call]
+    return any(folder.glob("*.nbi")) and any(folder.glob("*.nbc"))
+
+
+@functools.cache
+def _compiled_for() -> str:
+    """What compiled code depends on beside its sources."""
+    import llvmlite.binding
+    import numba
+
+    features = llvmlite.binding.get_host_cpu_features().flatten()
+    return f"{sys.implementation.cache_tag} {numba.__version__} {llvmlite.binding.get_host_cpu_name()} {features}"
+
+
 @functools.cache
 def _digest(path: str, mtime_ns: int) -> bytes:
     return hashlib.sha256(Path(path).read_bytes()).digest()
@@ -232,7 +256,7 @@ def _digest(path: str, mtime_ns: int) -> bytes:
 
 def _anchor(sources: set[str], label: str) -> Path | None:
     """Empty file beside which numba keeps one kernel; None if no place can be written or a source is no file."""
-    digest = hashlib.sha256(label.encode())
+    digest = hashlib.sha256(f"{_compiled_for()} {label}".encode())
     own = {str(path) for path in Path(__file__).parent.glob("*.py")}
     files = sorted(own | sources - {FROM_FORM})
     if not all(map(os.path.isfile, files)):
@@ -251,6 +275,8 @@ def _anchor(sources: set[str], label: str) -> Path | None:
             )  # fmt: skip
             return None
         if not anchor.exists():
+            for old in folder.rglob("*.nb?"):  # of a file that is gone: numba would take none of it
+                old.unlink()
             write_text(anchor, f'"""{label.split("|")[0]}: compiled kernel; may be deleted."""\n')
     except (OSError, FileError):
         return None
