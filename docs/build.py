@@ -79,6 +79,7 @@ BLOCKS: dict[str, dict[str, Block]] = {
         "map": Block("prefetch_tables:map_table", costly=True),
         **_blocks("prefetch_tables", "speeds", "rules", "inversion", "line", traces=True),
     },
+    "leaderboard": _blocks("leaderboard_tables", "board", traces=True),
     "learned": _blocks("learned_tables", "learned", traces=True),
     "time-bound": _blocks("time_bound_tables", "near"),
 }

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from expert_residency.sim.runs.replay import replay
     from expert_residency.sim.runs.simulate import simulate
     from expert_residency.sim.split.api import split
+    from expert_residency.sim.studies.leaderboard import leaderboard
     from expert_residency.sim.studies.tune import tune
     from expert_residency.sim.sweep import sweep
     from expert_residency.traces import load_model, read_trace
@@ -25,6 +26,7 @@ else:
         "RunSpec": "sim.choices.spec",
         "cliffs": "sim.runs.cliffs",
         "interval_90": "sim.runs.interval",
+        "leaderboard": "sim.studies.leaderboard",
         "load_model": "traces",
         "load_profile": "hwmodels.registry",
         "read_trace": "traces",
@@ -48,6 +50,7 @@ __all__ = [
     "RunSpec",
     "cliffs",
     "interval_90",
+    "leaderboard",
     "load_model",
     "load_profile",
     "read_trace",

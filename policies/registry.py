@@ -11,8 +11,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import importlib
 import inspect
 import marshal
+import os
+import re
+import sys
 import typing
 import warnings
 from collections.abc import Mapping
@@ -101,6 +105,44 @@ def words_of(value: Any) -> Any:
     cls = value if isinstance(value, type) else type(value)
     kind = next((kind for kind, base in KINDS.items() if issubclass(cls, base)), None)
     return value if kind is None else adopt(kind, value)
+
+
+_PLACE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):([A-Za-z_]\w*)(:.*)?")
+
+
+def placed_class(word: str) -> tuple[Kind, str] | None:
+    """Kind and words of a policy named by where its class is: `module:Class` or `module:Class:param=value`.
+
+    The class is imported, also from the folder of the command, and adopted: no package need register it.
+
+    Returns
+    -------
+    tuple[Kind, str] | None
+        As `create` takes them; None if `word` is not of that form or begins with the name of a policy.
+
+    Raises
+    ------
+    PolicyError
+        The module cannot be imported, has no such class, or it is no policy; and as `adopt`.
+    """
+    found = _PLACE.fullmatch(word.strip())
+    if found is None or any(found[1] in available(kind) for kind in KINDS):
+        return None
+    module, name, parameters = found.groups(default="")
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)
+    try:
+        cls = getattr(importlib.import_module(module), name, None)
+    except Exception as error:
+        raise PolicyError(f"{word}: {module} cannot be imported ({type(error).__name__}: {error})") from error
+    kind = next(
+        (k for k, b in KINDS.items() if isinstance(cls, type) and issubclass(cls, b) and cls is not b), None
+    )
+    if cls is None or kind is None:
+        what = f"{module} has no {name}" if cls is None else f"{name} of {module} is no policy"
+        bases = ", ".join(base.__name__ for base in KINDS.values())
+        raise PolicyError(f"{word}: {what}; expected a class over {bases}")
+    return kind, adopt(kind, cls) + parameters
 
 
 def _has_default(field: dataclasses.Field[Any]) -> bool:

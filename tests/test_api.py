@@ -38,7 +38,17 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 
 def test_the_verbs_are_functions_with_a_typed_signature() -> None:
-    verbs = (er.simulate, er.replay, er.sweep, er.split, er.tune, er.read_trace, er.load_model, er.load_profile)
+    verbs = (
+        er.simulate,
+        er.replay,
+        er.sweep,
+        er.leaderboard,
+        er.split,
+        er.tune,
+        er.read_trace,
+        er.load_model,
+        er.load_profile,
+    )
     for verb in verbs:
         signature = inspect.signature(verb)
         assert inspect.isfunction(verb)

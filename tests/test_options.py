@@ -129,6 +129,8 @@ RULES = f"--model {MODEL} --quant Q8_0 --gpu tesla-p40 --count 2 --session 1GiB"
 DRAFTED = "--model qwen3.8-flash-next --hardware rtx-3090 --context 65536"
 PLAIN = f"run --trace <in>/tiny.parquet {CARD} --simulator reference"
 QUICK = f"sweep --trace <in>/tiny.parquet --passes 2 --workers 1 --out s --prefetch none --eviction lru {CARD}"
+BOARD = "--only --policy lfru --hardware tesla-p40 --capacity 25% --miss fetch"
+ALL, RANKED = BOARD.removeprefix("--only "), "sim.studies.leaderboard:leaderboard"
 CURVE = "curve <in>/tiny.parquet --simulator reference --points 2 --eviction lru"
 ADVICE = f"--model {MODEL}/FP16 --gpu tesla-p40 --session 1GiB --passes 4 --draws 2"
 LONG = ADVICE.replace("--session 1GiB", "").replace("tesla-p40", "rtx-3070")
@@ -142,6 +144,7 @@ LINES: dict[str, Line] = {
     "fit": Line("fit <in>/runs.csv --json out.json", FIT),
     "import": Line("import <in>/plain.csv out.parquet", f"--model {MODEL}"),
     "inspect": Line("inspect <in>/tiny.parquet"),
+    "leaderboard": Line("leaderboard <in>/tiny.parquet --passes 2 --workers 1 --json out.json", BOARD),
     "list": Line("list hardware"),
     "measure": Line(
         "measure --out m --cardless --trace <in>/tiny.parquet --passes 2 --warmup 0 --disk 40GB", "",
@@ -236,6 +239,18 @@ CASES: dict[str, dict[str, Any]] = {
     "inspect": {
         **reading("inspect {}"),
         "--layers": "--layers", "--model": f"--model {MODEL}/Q8_0", "--format": Refused("--format nothing"),
+        "--json": "--json other.json",
+    },
+    "leaderboard": {
+        **{name: case for name, case in reading(f"leaderboard {{}} {BOARD}").items() if name in ("-o", "--top-k")},
+        "--policy": alone(BOARD, BOARD + " --policy fifo"),
+        "--only": Whole(f"leaderboard <in>/tiny.parquet {BOARD}", f"leaderboard <in>/tiny.parquet {ALL}", RANKED),
+        "--hardware": (BOARD, BOARD.replace("tesla-p40", "rtx-3070")),
+        "--capacity": (BOARD, BOARD.replace("25%", "50%")), "--miss": (BOARD, BOARD.replace("fetch", "cpu")),
+        "--engine": alone(BOARD, BOARD + " --engine imp"),
+        "--host": alone(BOARD + " --host flash", BOARD + " --host mmap"), "--format": Refused("--format nothing"),
+        "--passes": Whole(*(f"leaderboard <in>/tiny.parquet {BOARD} --json o.json --passes {n}" for n in (2, 5))),
+        "--cells": "--cells kept", "--workers": Refused("--workers 0"), "--out": "--out b.md",
         "--json": "--json other.json",
     },
     "list": {"--template": "--template", "--json": "--json out.json"},

@@ -29,6 +29,9 @@ SPLIT = (
     "--engine strata"
 )
 FIT = "fit runs.csv --trace bundled:tinymoe-code --hardware rtx-5070 --engine generic --passes 12"
+BOARD = (
+    "leaderboard tiny.parquet --only --policy lfru --hardware tesla-p40 --capacity 40% --miss fetch --workers 1"
+)
 COMMANDS = {
     "advise --json": "advise --model gpt-oss-20b --gpu tesla-p40 --passes 4 --draws 2 --json {}",
     "calibrate --out": "calibrate --like tesla-p40 --trace tiny.parquet --out {}.toml",
@@ -40,6 +43,8 @@ COMMANDS = {
     "fit --out": f"{FIT} --out {{}}.toml",
     "import OUT": "import tiny.parquet {}.parquet",
     "inspect --json": "inspect tiny.parquet --json {}",
+    "leaderboard --json": f"{BOARD} --json {{}}",
+    "leaderboard --out": f"{BOARD} --out {{}}.md",
     "list --json": "list policies --json {}",
     "machine --json": "machine tesla-p40 --json {}",
     "machine --out": "machine tesla-p40 --out {}.toml",

@@ -101,6 +101,12 @@ EXAMPLES = {
     "demo": ["demo --passes 4 --workers 1"],
     "drafts": ["drafts <folder>/small.parquet --hardware rtx-5070 --slots-per-layer 16"],
     "inspect": ["inspect <folder>/small.parquet --layers"],
+    "leaderboard": [
+        (
+            "leaderboard <folder>/small.parquet --only --policy lfru --policy belady --policy two-hit --passes 4 "
+            "--hardware rtx-5070 --capacity 25% --workers 1"
+        )
+    ],
     "list": [f"list {kind}" for kind in ("policies", "hardware", "models", "formats", "engines", "traces")],
     "model": ["model granite-3.0-1b-a400m --layers"],
     "predictor": [

@@ -59,6 +59,7 @@ def _register() -> None:
         fit,
         import_,
         inspect,
+        leaderboard,
         list_,
         machine,
         measure,

@@ -17,7 +17,7 @@ from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import RunSpec, make_spec
 from expert_residency.sim.residency.future import recorded_predictions
 from expert_residency.sim.residency.pool import LISTS
-from expert_residency.sim.runs.simulate import manifest, prepare
+from expert_residency.sim.runs.simulate import Prepared, manifest, prepare
 from expert_residency.sim.sweep.spec import OWN, Choices, SweepFile, TraceRef, expand, filled
 from expert_residency.sim.sweep.stored import View, load_trace, open_view, store
 from expert_residency.sim.timed.host.tiers import BESIDE_CARDS
@@ -176,10 +176,7 @@ def _check(view: View, spec: RunSpec) -> tuple[str, str | None]:
     misfit, start = None, None
     trace = open_view(view) if spec.host.partition(":")[0] in BESIDE_CARDS else _first_pass(view)
     try:
-        ready = prepare(trace, spec)
-        prefetch, pool = ready.policies.prefetch, ready.cache.pool
-        future = ready.policies.future if prefetch.needs_future else None
-        prefetch.start(pool, LISTS, future, recorded_predictions(trace))
+        ready = begin(trace, spec)
         start = ready.start if "file=" in (spec.placement or "") else None  # what the file says now
     except MisfitError as error:
         misfit = error.told(REMEDIES)
@@ -188,6 +185,21 @@ def _check(view: View, spec: RunSpec) -> tuple[str, str | None]:
     )
     own = ({"cold": view.cold} if view.cold != "trace" else {}) | ({"start": start} if start else {})
     return hash_of(made | own), misfit
+
+
+def begin(trace: RoutingTrace, spec: RunSpec) -> Prepared:
+    """Everything that can be refused of a run: `prepare`, and the start of its prefetcher.
+
+    Raises
+    ------
+    MisfitError
+        Valid choices on a machine that is too small for them.
+    """
+    ready = prepare(trace, spec)
+    prefetch, pool = ready.policies.prefetch, ready.cache.pool
+    future = ready.policies.future if prefetch.needs_future else None
+    prefetch.start(pool, LISTS, future, recorded_predictions(trace))
+    return ready
 
 
 @lru_cache(maxsize=4)
