@@ -450,12 +450,17 @@ def _simulated(found: SplitStudy, answer: Answer, progress: Callable[[str], None
 
 
 def with_ram(profile: HardwareProfile, ram_bytes: int) -> HardwareProfile:
-    """A profile with other memory; what it could not page-lock of its own it still cannot."""
+    """A profile with other memory; what it could not page-lock of its own it still cannot, and of a small one the
+    system holds half at most.
+    """
     ram = profile.ram
     locked = HostSide.of(profile, "q4", ram_bytes).pin_limit_bytes
 
     def value(nbytes: int) -> Quantity:
         return Quantity(value=nbytes / GIB, kind="assumed", source="as asked")
 
-    changed = ram.model_copy(update={"total_gib": value(ram_bytes), "pin_limit_gib": value(locked)})
+    update = {"total_gib": value(ram_bytes), "pin_limit_gib": value(locked)}
+    if ram.os_reserve_bytes > ram_bytes // 2:
+        update["os_reserve_gib"] = value(ram_bytes // 2)
+    changed = ram.model_copy(update=update)
     return profile.model_copy(update={"ram": changed})
