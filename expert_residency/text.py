@@ -29,7 +29,7 @@ def sha256_of(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
-def unknown(what: str, name: object, known: Iterable[str]) -> str:
+def unknown(what: str, name: object, known: Iterable[str], *, listed: str = "") -> str:
     """Sentence about a name that is not known.
 
     Parameters
@@ -40,6 +40,8 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
         What was given.
     known
         The valid names.
+    listed
+        Command that lists them, where they are too many for a sentence.
 
     Returns
     -------
@@ -48,9 +50,10 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """
     names, word = list(known), str(name).lower()
     close = [full for full in names if word and full.startswith(word)]
-    close = close or difflib.get_close_matches(word, names, 1)
+    close = close or difflib.get_close_matches(word.replace(" ", "-"), names, 3 if listed else 1)
     hint = f"; did you mean {' or '.join(close[:3])}?" if close else ""
-    return f"unknown {what} {name!r}{hint} (known: {', '.join(names) or 'none'})"
+    every = listed or f"known: {', '.join(names) or 'none'}"
+    return f"unknown {what} {name!r}{hint} ({every})"
 
 
 def check_known(what: str, name: object, known: Iterable[str], error: type[UserError] = SimError) -> None:

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from expert_residency.errors import HardwareError
-from expert_residency.hwmodels.parts.compose import is_machine, machine
-from expert_residency.hwmodels.parts.rows import find_gpu
+from expert_residency.hwmodels.parts.compose import is_machine, machine, parse_memory
+from expert_residency.hwmodels.parts.rows import gpus, plain, the_gpu
 from expert_residency.hwmodels.profile import HardwareProfile, parse_profile
+from expert_residency.text import unknown
 from expert_residency.toml import Shelf, is_path
 
 
@@ -55,14 +56,31 @@ def load_profile(name_or_path: str | Path) -> HardwareProfile:
     """
     if isinstance(name_or_path, Path) or is_path(name_or_path):
         return parse_profile(PROFILES.load(name_or_path), name_or_path)
-    name = profile_aliases().get(name_or_path, name_or_path)
+    name = spelled(name_or_path)
+    name = profile_aliases().get(name, name)
     if name not in PROFILES.names() and is_machine(name):
         return parse_profile(machine_tables(name), f"machine {name}")
-    if name not in PROFILES.names() and (card := find_gpu(name)) is not None:
-        raise HardwareError(
-            f"unknown hardware profile {name!r}; did you mean {card.name}? (residency list hardware, gpus)"
-        )
+    if name not in PROFILES.names():
+        every = [*PROFILES.names(), *profile_aliases(), *gpus()]
+        raise HardwareError(unknown("hardware profile", name, every, listed="residency list hardware, gpus"))
     return _load_shipped(name)
+
+
+def spelled(name: str) -> str:
+    """A user's spelling of a profile or card (`RTX 3090`, `Arc B580:ram=32GB`), as the tables have it.
+
+    Raises
+    ------
+    HardwareError
+        A card of which there are several, by a name that does not say which.
+    """
+    head, colon, words = name.partition(":")
+    names = [*PROFILES.names(), *profile_aliases()]
+    if head in names or is_machine(head):
+        return name
+    card = the_gpu(head)  # also of a profile's name: of two cards it is one
+    same = next((one for one in names if plain(head) and plain(one) == plain(head)), card and card.name)
+    return f"{same}{colon}{words}" if same else name
 
 
 @cache
@@ -133,8 +151,8 @@ def check_cards(profiles: Sequence[HardwareProfile]) -> None:
 
 def with_parts(
     names: Sequence[str], *, cpu: str | None = None, ram: str | None = None, link: str | None = None
-) -> dict[str, HardwareProfile | None]:
-    """Machines of names, each with the parts that are given.
+) -> list[tuple[str, HardwareProfile | None]]:
+    """Machines of names, each with the parts that are given; a name that comes twice is two cards.
 
     Parameters
     ----------
@@ -145,8 +163,9 @@ def with_parts(
 
     Returns
     -------
-    dict
-        Name to profile; None for a shipped profile or file that is used as it is.
+    list of (str, HardwareProfile or None)
+        Name and profile of each, in order; None for a shipped profile or file that is used as it is. Different
+        machines have different names.
 
     Raises
     ------
@@ -155,12 +174,13 @@ def with_parts(
     """
     parts = {"cpu": cpu, "ram": ram, "link": link}
     given = [f"{word}={text}" for word, text in parts.items() if text is not None]
-    only_size = ram is not None and "@" not in ram and cpu is None and link is None
-    found: dict[str, HardwareProfile | None] = {}
-    for name in names:
+    only_size = ram is not None and not parse_memory(ram).mt_per_s and cpu is None and link is None
+    found: list[tuple[str, HardwareProfile | None]] = []
+    for given_name in names:
+        name = given_name if is_path(given_name) else spelled(given_name)
         shipped = is_path(name) or name in PROFILES.names() or name in profile_aliases()
         if shipped and (not given or only_size):
-            found[name] = None
+            found.append((name, None))
             continue
         if is_path(name):
             raise HardwareError(
@@ -169,5 +189,20 @@ def with_parts(
         profile = load_profile(
             name + (":" if given and ":" not in name else "," if given else "") + ",".join(given)
         )
-        found[profile.name] = profile
+        found.append(_named_apart(profile, found))
     return found
+
+
+def _named_apart(
+    made: HardwareProfile, before: Sequence[tuple[str, HardwareProfile | None]]
+) -> tuple[str, HardwareProfile]:  # fmt: skip
+    """A machine by its name, or by a longer one where another machine has it: a link is not in the name."""
+    names = {name: other for name, other in before if other is not None}
+    for name, other in names.items():
+        if other.model_copy(update={"name": made.name}) == made:
+            return name, other
+    longer = (f"{made.name}-{end}" for end in (made.link.pcie.replace(" ", ""), *range(2, 9)))
+    name = made.name
+    while name in names:
+        name = next(longer)
+    return name, made.model_copy(update={"name": name})

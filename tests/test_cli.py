@@ -218,7 +218,7 @@ BAD = [
     (["inspect", "{trace}", "--format", "parket"], ["parket", "parquet"]),
     (["inspect", "{trace}", "--model", "mixtral"], ["unknown model", "mixtral-8x7b"]),
     (["inspect", "{trace}", "--model", "mixtral-8x7b"], ["3 MoE layers", "32 MoE layers"]),
-    (["run", "--trace", "{trace}", "--hardware", "rtx5070", "--capacity", "4MiB"], ["rtx-5070"]),
+    (["run", "--trace", "{trace}", "--hardware", "rtx507", "--capacity", "4MiB"], ["rtx-5070"]),
     (["run", "--trace", "{trace}", "--hardware", "rtx-5070", "--capacity", "400GiB"], ["usable VRAM"]),
     (["run", "--trace", "{trace}", "--hardware", "rtx-5070", "--capacity", "4MiB", "--miss", "x"], ["hybrid"]),
     (["run", "--trace", "{trace}"], ["hardware is missing", "capacity is missing"]),

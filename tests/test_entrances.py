@@ -263,7 +263,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no parameter": ({"eviction": "lfu:count=x"}, "unknown parameter 'count'; did you mean counts?"),
     "no model": ({"model": "granit-3.0-1b-a400m"}, f"did you mean {MODEL}?"),
     "no quantization": ({"model": f"{MODEL}/Q9"}, "unknown quantization 'Q9'"),
-    "no machine": ({"hardware": "rtx5070"}, "did you mean rtx-5070"),
+    "no machine": ({"hardware": "rtx507"}, "did you mean rtx-5070"),
     "half a machine": ({"hardware": "tesla-p40+"}, "hardware is 'tesla-p40+', expected a name"),
     "no layers": ({"layers_each": "a+b"}, "expected whole numbers"),
     "no miss mode": ({"miss": "cpuu"}, "unknown miss mode 'cpuu'"),
@@ -350,7 +350,7 @@ def test_a_split_takes_machines_and_models_in_the_same_words(house: House) -> No
     house.command(*asked, "tesla-p40", "--gpu", "rtx-3090")
     assert joined == house.found["question"]
     assert joined.cards == (("tesla-p40", "rtx-3090"),)
-    for words, model, gpu in (("no machine", MODEL, "rtx5070"), ("no model", "granit-3.0-1b-a400m", "tesla-p40")):
+    for words, model, gpu in (("no machine", MODEL, "rtx507"), ("no model", "granit-3.0-1b-a400m", "tesla-p40")):
         with pytest.raises(UserError) as refused:
             house.command("split", "--model", model, "--session", "1GiB", "--gpu", gpu)
         assert sentence(House.python, house, PLAIN | REFUSED[words][0]) in " ".join(str(refused.value).split())

@@ -110,6 +110,49 @@ def test_the_slower_end_of_a_link_counts() -> None:
     assert parse_link("PCIe Gen4 x8") == parse_link("4.0x8")
 
 
+@pytest.mark.parametrize(
+    ("text", "gb", "mt_per_s", "channels"),
+    [
+        ("64 GB", 64, 0, 0), ("64GB DDR4-3200", 64, 3200, 0), ("64 GB DDR5-5600 2-ch", 64, 5600, 2),
+        ("2x32GB@6000", 64, 6000, 0), ("2 x 48GB DDR5 6400", 96, 6400, 0), ("64gb@ddr4-3200x2", 64, 3200, 2),
+        ("128GB LPDDR5X-8000, 4 channels", 128, 8000, 4), ("1.5TB@4800x12", 1500, 4800, 12),
+    ],
+)  # fmt: skip
+def test_memory_as_it_is_sold_and_reported(text: str, gb: int, mt_per_s: int, channels: int) -> None:
+    made = parse_memory(text)
+    assert (made.nbytes, made.mt_per_s, made.channels) == (gb * 10**9, mt_per_s, channels)
+
+
+def test_a_spelled_name_is_the_machine_of_the_tables() -> None:
+    for text, name in (
+        ("RTX 3090", "rtx-3090"), ("NVIDIA GeForce RTX 3060 12GB", "rtx-3060"), ("Arc B580:ram=32GB", "arc-b580"),
+        ("P40", "tesla-p40"), ("strix halo", "strix-halo"), ("RTX 4090 24GB", "rtx-4090"),
+        ("MI50 16GB", "mi50-16gb"),
+    ):  # fmt: skip
+        _, colon, words = text.partition(":")
+        assert load_profile(text) == load_profile(name + colon + words), text
+
+
+def test_a_processor_by_its_cores() -> None:
+    made = load_profile("rtx-a4000:cpu=2x 18c,ram=192GB@2666x6")
+    assert (made.cpu.cores.count, made.cpu.name) == (36, "2x 18 cores, not named")
+    assert made.dram.theory_gb_per_s.value == pytest.approx(2 * 6 * 8 * 2.666)
+
+
+def test_a_card_that_comes_twice_is_two_cards() -> None:
+    names = ["p40", "p40", "p100"]
+    assert with_parts(names) == [(name, None) for name in names]
+    made = with_parts(["RTX 3060", "RTX 3060"], cpu="5600x")
+    assert [name for name, _ in made] == ["rtx-3060-ryzen-5-5600x"] * 2
+    wide, narrow, third = with_parts(["rtx-3060:link=4.0x16", "rtx-3060:link=3.0x1", "rtx-3060:link=3.0x1"],
+                                     cpu="5600x")  # fmt: skip
+    assert wide[1] is not None
+    assert narrow[1] is not None
+    assert wide[1].link != narrow[1].link
+    assert wide[0] != narrow[0] == third[0]
+    assert narrow[1] == third[1]
+
+
 def test_memory_in_the_users_words() -> None:
     full = parse_memory("64GB@6000x2")
     assert (full.nbytes, full.mt_per_s, full.channels) == (64 * 10**9, 6000, 2)
@@ -136,10 +179,20 @@ def test_one_memory_is_counted_once() -> None:
     ("text", "says"),
     [
         ("nothing", "unknown hardware profile 'nothing'"),
-        ("RTX 3060", "unknown hardware profile 'RTX 3060'; did you mean rtx-3060?"),
+        ("RTX 3070 Super", "unknown hardware profile 'RTX 3070 Super'; did you mean rtx-4070-super"),
+        ("MI50:ram=64GB", "MI50: say which, mi50-16gb or mi50-32gb"),
+        ("RTX 4060 Ti", "RTX 4060 Ti: say which, rtx-4060-ti-8gb or rtx-4060-ti-16gb"),
+        ("A100", "A100: say which, a100-40gb or a100-80gb"),
+        ("RTX 4090 48GB", "RTX 4090 48GB: known is rtx-4090 with 24 GiB; another is a profile of your own"),
+        ("M4 Max 64GB", "M4 Max 64GB: Apple M4 Max shares its memory, which is said by ram=64GB"),
         ("nothing:ram=64GB", "unknown hardware profile or card 'nothing'"),
         ("rtx-3060:memory=64GB", "machine rtx-3060: unknown part 'memory' (known: cpu, ram, link, drive, system"),
-        ("rtx-3060:cpu=z80", "unknown processor 'z80'"),
+        ("rtx-3060:cpu=z80", "unknown processor 'z80' (residency list cpus), or say its cores, as 24c"),
+        ("rtx-3060:cpu=0c", "unknown processor '0c'"),
+        ("rtx-3060:ram=0GB", "memory '0GB': expected more than nothing"),
+        ("rtx-3060:ram=64GB DDR5", "memory '64GB DDR5': expected a size, MT/s and channels, as 64GB@6000x2"),
+        ("rtx-3060:ram=64GB@99999x2", "99999 MT/s, expected 400 to 20,000"),
+        ("rtx-3060:ram=64GB@3200x99", "99 channels, expected 1 to 24"),
         ("rtx-3060:ram=64", "size 64 has no unit"),
         ("rtx-3060:ram=64GB@fast", "memory '64GB@fast': expected a size, MT/s and channels, as 64GB@6000x2"),
         ("rtx-3060:link=9x9", "link '9x9': expected generation and lanes, as 4.0x8"),
@@ -157,9 +210,9 @@ def test_what_is_wrong_with_parts_is_said(text: str, says: str) -> None:
 
 
 def test_parts_go_with_names_and_files_stay_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert with_parts(["rtx-5070"]) == {"rtx-5070": None}
-    assert with_parts(["rtx-5070"], ram="64GB") == {"rtx-5070": None}
-    assert list(with_parts(["rtx-5070", "RTX 3060"], cpu="5600x")) == [
+    assert with_parts(["rtx-5070"]) == [("rtx-5070", None)]
+    assert with_parts(["rtx-5070"], ram="64GB") == [("rtx-5070", None)]
+    assert [name for name, _ in with_parts(["rtx-5070", "RTX 3060"], cpu="5600x")] == [
         "rtx-5070-ryzen-5-5600x",
         "rtx-3060-ryzen-5-5600x",
     ]

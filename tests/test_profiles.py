@@ -118,7 +118,7 @@ def test_profiles_cannot_be_changed():
 
 class TestNames:
     def test_misspelt_name_lists_valid_ones_and_a_close_match(self):
-        with pytest.raises(HardwareError, match=r"did you mean rtx-5070\?.*tesla-p40"):
+        with pytest.raises(HardwareError, match=r"did you mean rtx-5070 .*residency list hardware, gpus"):
             load_profile("rtx-507O")
 
     def test_the_partial_file_is_no_machine(self):

@@ -8,7 +8,7 @@ from typing import Any
 
 from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.parts.conditions import CONDITIONS, changed
-from expert_residency.hwmodels.parts.rows import CpuRow, GpuRow, find_cpu, find_gpu, gpus
+from expert_residency.hwmodels.parts.rows import CpuRow, GpuRow, find_cpu, gpus, the_gpu
 from expert_residency.hwmodels.units import GIB, parse_size
 from expert_residency.text import check_known, parse_call, unknown
 
@@ -48,6 +48,13 @@ _GIVEN_TO_GPU = {"apple": 0.75, "sm_": 0.93, "gfx": 0.8}
 _CONTEXT_GIB = 0.37
 _CORE_GB_PER_S = 12.0
 _PUT = "; put together from parts"
+_MEMORY = re.compile(
+    r"(?:(?P<modules>\d{1,2})\s*x\s*)?(?P<size>-?[\d.]+\s*[a-z]*)"
+    r"(?:\s*@\s*(?:(?:lp)?ddr\dx?-)?(?P<mt>\d+)(?:x(?P<channels>\d+))?"
+    r"|[\s,]+(?P<kind>(?:lp)?ddr\dx?)(?:[\s-]+(?P<sold>\d+))?)?"
+    r"(?:[\s,]+(?P<ch>\d+)[\s-]*ch(?:annels?)?)?",
+    re.IGNORECASE,
+)
 MEMORY_SHARE = 0.65
 """Of the memory's theory that expert kernels read at on one socket."""
 _OLD_CORES = ("zen1", "haswell", "broadwell", "skylake")
@@ -66,16 +73,27 @@ class Memory:
 def parse_memory(text: str) -> Memory:
     """`64GB`, `64GB@6000` or `64GB@6000x2`: size, transfers (MT/s), channels of 64 bits.
 
+    Also as it is sold and reported: `2x32GB@6000`, `64 GB DDR5-5600 2-ch`. Modules are no channels: four of them
+    are two channels in one machine and four in another.
+
     Raises
     ------
     HardwareError
         Another form, or figures that no memory has.
     """
-    size, at, rest = text.partition("@")
-    found = re.fullmatch(r"(\d{3,5})(?:x(\d{1,2}))?", rest.strip()) if at else None
-    if at and (found is None or not 400 <= int(found[1]) <= 20_000 or not 1 <= int(found[2] or 1) <= 24):
+    found = _MEMORY.fullmatch(text.strip())
+    if found is None or (found["kind"] and not found["sold"]):
         raise HardwareError(f"memory {text!r}: expected a size, MT/s and channels, as 64GB@6000x2")
-    return Memory(parse_size(size.strip()), int(found[1]) if found else 0, int(found[2] or 0) if found else 0)
+    nbytes = int(found["modules"] or 1) * parse_size(found["size"])
+    mt_per_s = int(found["mt"] or found["sold"] or 0)
+    channels = int(found["channels"] or found["ch"] or 0)
+    if nbytes <= 0:
+        raise HardwareError(f"memory {text!r}: expected more than nothing, as 64GB")
+    if mt_per_s and not 400 <= mt_per_s <= 20_000:
+        raise HardwareError(f"memory {text!r}: {mt_per_s} MT/s, expected 400 to 20,000, as 64GB@6000x2")
+    if (found["channels"] or found["ch"]) and not 1 <= channels <= 24:
+        raise HardwareError(f"memory {text!r}: {channels} channels, expected 1 to 24, as 64GB@6000x2")
+    return Memory(nbytes, mt_per_s, channels)
 
 
 def parse_link(text: str) -> tuple[str, float]:
@@ -153,10 +171,14 @@ def _of_parts(text: str, name: str, words: dict[str, str], known: dict[str, Tabl
         if link is not None:
             raise HardwareError(f"machine {text}: without a card there is no link")
         return _without_card(cpu, memory)
-    row = find_gpu(name)
+    row = None if name in known else the_gpu(name)
     base = known.get(name) or (known.get(row.profile) if row else None)
     if base is None and row is None:
-        raise HardwareError(unknown("hardware profile or card", name, [*known, *gpus()]))
+        raise HardwareError(
+            unknown(
+                "hardware profile or card", name, [*known, *gpus()], listed="residency list hardware, list gpus"
+            )
+        )
     if row is not None and row.shared and name not in known:
         if link is not None:
             raise HardwareError(f"machine {text}: {row.label} shares the processor's memory, there is no link")

@@ -110,15 +110,16 @@ def _rows(name: str) -> list[dict[str, str]]:
 _MAKERS = re.compile(r"nvidia|geforce|amd|radeon|intel|apple(?!-m$)|instinct|\(r\)|\(tm\)")
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """A name without its maker, blanks and case, by which spellings are compared."""
     return re.sub(r"[^a-z0-9]", "", _MAKERS.sub("", text.lower()))
 
 
 def find_gpu(name: str) -> GpuRow | None:
     """The card of a name in any spelling (`RTX 3060`, `rtx3060-12gb`); None if there is none."""
-    wanted = _plain(name)
-    forms = {form: row for row in gpus().values() for form in (_plain(row.label), _plain(row.name))}
-    short = _plain(re.sub(r"\b\d+\s?gi?b\b", "", name.lower()))  # a size that the name does not need
+    wanted = plain(name)
+    forms = {form: row for row in gpus().values() for form in (plain(row.label), plain(row.name))}
+    short = plain(re.sub(r"\b\d+\s?gi?b\b", "", name.lower()))  # a size that the name does not need
     found = forms.get(wanted) or forms.get(short)
     if found is not None:
         return found
@@ -128,6 +129,47 @@ def find_gpu(name: str) -> GpuRow | None:
         if text and longer:
             return forms[longer[-1]]
     return None
+
+
+_SIZE = re.compile(r"[\s-]*\b(\d+)\s?gi?b\b", re.IGNORECASE)
+
+
+def the_gpu(name: str) -> GpuRow | None:
+    """The card that a user means, whose memory is not guessed; None if there is none.
+
+    Raises
+    ------
+    HardwareError
+        It is sold with several sizes of memory and the name says none, or it says one that the card has not.
+    """
+    found, size = find_gpu(name), _SIZE.search(name)
+    if found is None or plain(name) == plain(found.name):
+        return found
+    if found.shared and size is not None:
+        raise HardwareError(f"{name}: {found.label} shares its memory, which is said by ram={size[1]}GB")
+    alike = [row for row in gpus().values() if _SIZE.sub("", row.name) == _SIZE.sub("", found.name)]
+    if size is not None and not found.shared:
+        fits = [row for row in alike if row.vram_gib == float(size[1])]
+        if not fits:
+            listed = " or ".join(f"{row.name} with {row.vram_gib:g} GiB" for row in alike)
+            raise HardwareError(
+                f"{name}: known is {listed}; another is a profile of your own, with it as its base"
+            )
+        return found if found in fits else fits[0]
+    if len(alike) > 1 and plain(name) != plain(found.label):
+        raise HardwareError(f"{name}: say which, {' or '.join(row.name for row in alike)}")
+    return found
+
+
+def _by_cores(wanted: str) -> CpuRow | None:
+    """A processor of which the cores are all that is said, `24c`: no design, and the commonest memory."""
+    said = re.fullmatch(r"(\d{1,3})(?:c|cores?)", wanted)
+    if said is None or not 1 <= int(said[1]) <= 256:
+        return None
+    return CpuRow(
+        f"{said[1]}c", f"{said[1]} cores, not named", "", int(said[1]), 3.0, "avx2", 2, 3200,
+        "cores as given; 3 GHz, avx2 and two channels of DDR4-3200 taken for granted",
+    )  # fmt: skip
 
 
 def find_cpu(name: str) -> tuple[CpuRow, int]:
@@ -140,14 +182,15 @@ def find_cpu(name: str) -> tuple[CpuRow, int]:
     """
     number, _, rest = name.lower().replace(" ", "-").partition("x-")
     sockets = int(number) if number.isdecimal() and rest else 1
-    wanted = _plain(rest if number.isdecimal() and rest else name)
-    forms = {form: row for row in cpus().values() for form in (_plain(row.label), _plain(row.name))}
-    found = forms.get(wanted)
+    wanted = plain(rest if number.isdecimal() and rest else name)
+    forms = {form: row for row in cpus().values() for form in (plain(row.label), plain(row.name))}
+    found = forms.get(wanted) or _by_cores(wanted)
     if found is None:
         close = sorted(form for form in forms if form.endswith(wanted)) if len(wanted) > 3 else []
         found = forms[close[0]] if len({forms[form].name for form in close}) == 1 else None
     if found is None or not 1 <= sockets <= 8:
         raise HardwareError(
-            unknown("processor", name, cpus()) + "; another one: a profile of your own (list hardware --template)"
+            unknown("processor", name, cpus(), listed="residency list cpus")
+            + ", or say its cores, as 24c or 2x 24c, and its memory, as --ram 192GB@2933x6"
         )
     return found, sockets

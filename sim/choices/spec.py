@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from expert_residency.hwmodels.units import parse_size
 from expert_residency.sim.choices.capacity import WAYS, Auto, Capacity
 from expert_residency.sim.choices.kv_type import KV_TYPE
 from expert_residency.text import check_known
+from expert_residency.toml import is_path
 
 if TYPE_CHECKING:
     from expert_residency.hwmodels.profile import HardwareProfile
@@ -97,7 +99,7 @@ def _policy(name: str, value: Any) -> str:
 
 
 def read_names(name: str, value: Any) -> tuple[str, ...]:
-    """Names, one a card: `a+b`, a list, or both; a file whose own name holds a plus stays whole.
+    """Names, one a card: `a+b`, `3x a`, a list, or all of them; a file whose own name holds a plus stays whole.
 
     Raises
     ------
@@ -107,10 +109,17 @@ def read_names(name: str, value: Any) -> tuple[str, ...]:
     found: list[str] = []
     for item in value if isinstance(value, list | tuple) else [value]:
         whole = isinstance(item, str) and ("+" not in item or (item.endswith(".toml") and Path(item).is_file()))
-        found += [item] if whole or not isinstance(item, str) else [part.strip() for part in item.split("+")]
+        parts = [item] if whole or not isinstance(item, str) else [part.strip() for part in item.split("+")]
+        found += [name for part in parts for name in _copies(part)]
     if not found or not all(isinstance(item, str) and item for item in found):
         raise _refused(name, value, "a name, or one a card: a list, or joined by +")
     return tuple(found)
+
+
+def _copies(name: Any) -> list[Any]:
+    """`3x p40` is that name three times."""
+    said = re.fullmatch(r"([1-9])\s*x[\s-]*(\S.*)", name) if isinstance(name, str) and not is_path(name) else None
+    return [said[2]] * int(said[1]) if said else [name]
 
 
 def _counts(name: str, value: Any) -> tuple[int, ...]:

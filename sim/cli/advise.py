@@ -43,7 +43,8 @@ def advise(
         typer.Option(
             "--gpu",
             "--hardware",
-            help="Machine profile, or a card (residency list gpus); several cards joined by +, or repeated.",
+            help="Machine profile, or a card (residency list gpus); several cards as 3x p40, joined by +, or "
+            "repeated.",
         ),
     ],
     engine: Annotated[
@@ -51,7 +52,8 @@ def advise(
     ] = "llama.cpp",
     count: Annotated[int, typer.Option(min=1, max=4, help="Copies of one --gpu.")] = 1,
     cpu: Annotated[
-        str | None, typer.Option("--cpu", help="Processor, as ryzen-5-5600x (residency list cpus).")
+        str | None,
+        typer.Option("--cpu", help="Processor, as ryzen-5-5600x, 2x-epyc-7763 or 24c (residency list cpus)."),
     ] = None,
     ram: Annotated[
         str | None, typer.Option("--ram", help="Host memory, as 64GB or 64GB@6000x2 (MT/s, channels).")
@@ -132,6 +134,7 @@ def _ask(
 ) -> Ask:  # fmt: skip
     """The question of the words."""
     from expert_residency.errors import SimError
+    from expert_residency.hwmodels.parts.compose import parse_memory
     from expert_residency.hwmodels.registry import check_cards, load_profile, with_parts
     from expert_residency.hwmodels.units import parse_size
     from expert_residency.sim.choices.preset import load_engine
@@ -145,9 +148,10 @@ def _ask(
     made = with_parts(read_names("gpu", gpu), cpu=cpu, ram=ram, link=link)
     if count > 1 and len(made) > 1:
         raise SimError(f"--count {count} is of one card: {len(made)} are named")
-    found = [(name, profile or load_profile(name)) for name, profile in made.items()] * count
+    found = [(name, profile or load_profile(name)) for name, profile in made] * count
     if ram is not None:
-        found = [(name, profile if made[name] else with_ram(profile, parse_size(ram))) for name, profile in found]
+        whole, size = dict(made), parse_memory(ram).nbytes
+        found = [(name, profile if whole[name] else with_ram(profile, size)) for name, profile in found]
     check_cards([profile for _, profile in found])
     bare = [name for name, profile in found if not profile.has_card]
     if bare and preset.places == "experts":

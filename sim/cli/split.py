@@ -56,7 +56,8 @@ def split(
         list[str],
         typer.Option(
             "--gpu",
-            help="Machine profile, or a card (residency list gpus), or none; join several by +, or repeat it.",
+            help="Machine profile, or a card (residency list gpus), or none; several as 3x p40, joined by +, or "
+            "repeated.",
         ),
     ],
     quant: Annotated[
@@ -68,7 +69,7 @@ def split(
     ] = None,
     cpu: Annotated[
         str | None,
-        typer.Option("--cpu", help="Processor, as ryzen-5-5600x or 2x-epyc-7763 (residency list cpus)."),
+        typer.Option("--cpu", help="Processor, as ryzen-5-5600x, 2x-epyc-7763 or 24c (residency list cpus)."),
     ] = None,
     ram: Annotated[
         str | None, typer.Option("--ram", help="Host memory, as 64GB or 64GB@6000x2 (MT/s, channels).")
@@ -156,6 +157,7 @@ def split(
     json: JsonOpt = None,
 ) -> None:
     """Place a model on 1 to 4 cards and host memory: what fits, RAM needed, tokens/s, the best split and why."""
+    from expert_residency.hwmodels.parts.compose import parse_memory
     from expert_residency.hwmodels.registry import check_cards, load_profile, with_parts
     from expert_residency.hwmodels.units import parse_size
     from expert_residency.sim.choices.preset import load_engine
@@ -167,8 +169,8 @@ def split(
 
     for mode in host or []:
         check_known("host mode", mode, HOST_MODES)
-    put_together = with_parts(read_names("gpu", gpu), cpu=cpu, ram=ram, link=link)
-    gpu = list(put_together)
+    parts = with_parts(read_names("gpu", gpu), cpu=cpu, ram=ram, link=link)
+    gpu, put_together = [name for name, _ in parts], dict(parts)
     memory = put_together.get(machine or gpu[0]) or load_profile(machine or gpu[0])
     preset = None if engine == "all" else load_engine(engine)
     by_rules = bool(given(run, among=RULES))
@@ -184,7 +186,7 @@ def split(
         quants=quants[:1] if by_rules else quants,
         cards=(max(cards, key=len),) if by_rules else cards,
         host=machine or gpu[0],
-        ram_bytes=None if ram is None or any(put_together.values()) else parse_size(ram),
+        ram_bytes=None if ram is None or any(put_together.values()) else parse_memory(ram).nbytes,
         modes=tuple(m for m in HOST_MODES if not host or m in host),
         headroom_bytes=parse_size(headroom) if given(run, among=("headroom",)) else default_headroom(memory),
         context=context,
