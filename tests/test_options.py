@@ -350,6 +350,7 @@ CASES: dict[str, dict[str, Any]] = {
         "-ts": alone(*(RULES + f" --n-cpu-moe 2 -ts {n}" for n in ("12,13", "6,19"))),
         "-ngl": alone(*(RULES + f" --n-cpu-moe 2 -ngl {n}" for n in (25, 20))), "-sm": Refused("-sm row"),
         "--plot": alone(SPLIT + " --count 2", SPLIT + " --count 2 --plot p.svg"), "--json": "--json other.json",
+        "--explain": alone(*(RULES + f" --n-cpu-moe 2{words}" for words in ("", " --explain"))),
     },
     "sweep": {
         "--top-k": "--top-k 3", "-o": "-o top_k=3", "--partial": "--partial", "--join": "--join file",

@@ -136,6 +136,7 @@ EXAMPLES = {
         ),
         "split --model granite-3.0-1b-a400m --quant Q8_0 --gpu rtx-3070 --count 1..2 --session 5000MiB",
         "split --model granite-3.0-1b-a400m --quant Q8_0 --gpu rtx-3070 --session 1GiB --ram 64GB --engine all",
+        "split --model granite-3.0-1b-a400m --quant Q8_0 --gpu rtx-3070 --session 1GiB --n-cpu-moe 2 --explain",
     ],
     "sweep": ["sweep <folder>/sweep.toml --out <folder>/swept-again --workers 1"],
     "tune": ["tune <folder>/tune.toml --out <folder>/tuned --trials 3"],

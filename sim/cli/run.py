@@ -28,6 +28,7 @@ from expert_residency.sim.cli.common import (
     write_json,
 )
 from expert_residency.sim.cli.reading import ColdOpt, takes_reading
+from expert_residency.sim.cli.terms import show_terms
 from expert_residency.sim.cli.trust import show_trust, trust_of
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def run(
     _print(recorded, result, interval)
     _print_bound(result, bound)
     _print_requests(result.requests())
-    _print_terms(terms)
+    show_terms(terms)
     _print_ceilings(lifted)
     if timeline is not None:
         say(f"timeline: {timeline} (open it at ui.perfetto.dev)")
@@ -231,24 +232,6 @@ def _run_variants(variants: tuple[Variant, ...], json: Path | None, simulator: s
     show(shown, where)
     caution(sorted({caveat for one in found for caveat in one.result.caveats}))
     warn(sorted({warning for one in found for warning in one.result.warnings}))
-
-
-def _print_terms(terms: list[Term]) -> None:
-    """What each constant costs, then where each was read."""
-    if not terms:
-        return
-    shown = table(
-        "one token's time by constant, on the critical path",
-        ["constant", "ms", "%", "number", "kind"], also_text=("kind",),
-    )  # fmt: skip
-    for term in terms:
-        shown.add_row(term.constant, number(term.ms, 3), percent(term.share, 1), term.number, term.kind)
-    total = sum(term.ms for term in terms), sum(term.share for term in terms)
-    shown.add_row("total", number(total[0], 3), percent(total[1], 1), "", "")
-    show(shown)
-    for term in terms:
-        if term.source:
-            say(f"{term.constant}: {term.source}")
 
 
 def _print_requests(found: list[dict[str, Any]]) -> None:

@@ -28,6 +28,7 @@ from expert_residency.sim.cli.common import (
     warn,
     write_json,
 )
+from expert_residency.sim.cli.terms import show_terms
 from expert_residency.sim.cli.trust import show_trust
 from expert_residency.text import check_known
 
@@ -151,6 +152,10 @@ def split(
     split_mode: Annotated[
         str, typer.Option("-sm", "--split-mode", help="How cards share the work: layer. row is not priced.")
     ] = "layer",
+    explain: Annotated[
+        bool,
+        typer.Option(help="Also derive the best answer's token, constant by constant, each with its source."),
+    ] = False,
     plot: Annotated[
         Path | None, typer.Option(callback=picture, help="Figure: tokens/s against layers on the first card.")
     ] = None,
@@ -214,12 +219,12 @@ def split(
     elif by_rules:
         show_rules(
             question, recorded, profiles, json, overrides=override_tensor or [], n_cpu_moe=n_cpu_moe or 0,
-            shares=tensor_split, ngl=gpu_layers,
+            shares=tensor_split, ngl=gpu_layers, explain=explain,
         )  # fmt: skip
     elif layered:
-        show_layers(question, recorded, profiles, json)
+        show_layers(question, recorded, profiles, json, explain=explain)
     else:
-        _plan(question, recorded, profiles, plot, json)
+        _plan(question, recorded, profiles, plot, json, explain=explain)
 
 
 def miss_of(preset: EnginePreset, miss: str | None) -> str:
@@ -235,6 +240,8 @@ def _refuse(
     from expert_residency.sim.split.layers.study import MODES
 
     values = run.params
+    if values["explain"] and preset is None:
+        raise SimError("--explain with --engine all: terms are of one answer; name its engine")
     if values["split_mode"] != "layer":
         check_known("split mode", values["split_mode"], ("layer", "row"))
         raise SimError("--split-mode row: every tensor divided over all cards is not priced; layer is")
@@ -270,7 +277,7 @@ def _alone(
 
 def _plan(
     question: Question, recorded: RoutingTrace, profiles: dict[str, HardwareProfile], plot: Path | None,
-    json: Path | None,
+    json: Path | None, *, explain: bool,
 ) -> None:  # fmt: skip
     """An engine that keeps single experts on a card."""
     from expert_residency.sim.choices.caveats import cliff_caveats, texts
@@ -279,6 +286,7 @@ def _plan(
     from expert_residency.sim.split.compare import forced, gain_sentence, speed_matters
     from expert_residency.sim.split.host import HostFacts
     from expert_residency.sim.split.study import study
+    from expert_residency.sim.studies.explain_split import explain_plan
 
     found = study(question, recorded, profiles, lambda text: say(text, err=True))
     best = found.best
@@ -296,6 +304,9 @@ def _plan(
     data |= {"cliffs": [edge.to_dict() for edge in edges], "caveats": found.caveats}
     if best is not None:
         data["trust"] = _behind(found, best, profiles).to_dict()
+    terms = explain_plan(found, best) if explain and best is not None else []
+    if terms:
+        data["explain"] = [term.to_dict() for term in terms]
     if plot is not None:
         several = [a for a in found.answers if a.placement and len(a.placement.stages) > 1]
         chosen = best if best in several else max(several, key=lambda a: a.tokens_per_s, default=None)
@@ -310,6 +321,7 @@ def _plan(
             return
     say(host.text)
     _show(found, recorded, profiles, edges)
+    show_terms(terms)
 
 
 def _count(text: str | None) -> tuple[int | None, int | None]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from expert_residency.sim.cli.common import caution, number, say, say_cliffs, show, table, warn, write_json
+from expert_residency.sim.cli.terms import show_terms
 from expert_residency.sim.cli.trust import show_trust
 
 if TYPE_CHECKING:
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
 
 def show_layers(
-    question: Question, trace: RoutingTrace, profiles: dict[str, HardwareProfile], json: Path | None
-) -> None:
+    question: Question, trace: RoutingTrace, profiles: dict[str, HardwareProfile], json: Path | None, *,
+    explain: bool = False,
+) -> None:  # fmt: skip
     """Plan, and print every machine, the best one's options with their speeds, and what each card more gains.
 
     Parameters
@@ -30,12 +32,15 @@ def show_layers(
         As `sim.split.layers.study.study_layers` takes them.
     json
         File for all of it, or `-`.
+    explain
+        Also derive the best answer's token.
     """
     from expert_residency.sim.choices.caveats import cliff_caveats, texts
     from expert_residency.sim.split.cliffs import answer_cliffs
     from expert_residency.sim.split.host import HostFacts
     from expert_residency.sim.split.layers.study import study_layers
     from expert_residency.sim.split.study import split_caveats
+    from expert_residency.sim.studies.explain_split import explain_layers
 
     found = study_layers(question, trace, profiles, lambda text: say(text, err=True))
     edges = [] if found.best is None else answer_cliffs(found.best)
@@ -43,17 +48,22 @@ def show_layers(
     family = (found.best or found.answers[0]).geometry.quant_family
     host = HostFacts.of(profiles[question.host], family, question.ram_bytes)
     behind = _behind(found, profiles)
+    best = found.best if explain else None
+    terms = explain_layers(best.problem, best.placement) if best is not None and best.placement else []
     if json is not None:
         data = study_to_dict(found) | {"caveats": known, "host": host.to_dict()}
         data["cliffs"] = [edge.to_dict() for edge in edges]
         data["trace"] = {"sha256": trace.content_hash, "synthetic": trace.synthetic}
         if behind is not None:
             data["trust"] = behind.to_dict()
+        if terms:
+            data["explain"] = [term.to_dict() for term in terms]
         write_json(json, data)
         if str(json) == "-":
             return
     say(host.text)
     _print_study(found)
+    show_terms(terms)
     say_cliffs(edges)
     if behind is not None:
         show_trust(behind)
@@ -202,7 +212,7 @@ def _answer_to_dict(answer: LayerAnswer) -> dict[str, Any]:
 
 def show_rules(
     question: Question, trace: RoutingTrace, profiles: dict[str, HardwareProfile], json: Path | None, *,
-    overrides: list[str], n_cpu_moe: int, shares: str | None, ngl: int | None,
+    overrides: list[str], n_cpu_moe: int, shares: str | None, ngl: int | None, explain: bool = False,
 ) -> None:  # fmt: skip
     """What llama.cpp's options do on a machine.
 
@@ -214,6 +224,8 @@ def show_rules(
         File for all of it, or `-`.
     overrides, n_cpu_moe, shares, ngl
         `-ot`, `--n-cpu-moe`, `-ts` and `-ngl` as given.
+    explain
+        Also derive a token of it.
 
     Raises
     ------
@@ -230,6 +242,7 @@ def show_rules(
     from expert_residency.sim.split.report import in_gb
     from expert_residency.sim.split.rules import parse_rules
     from expert_residency.sim.split.study import split_caveats
+    from expert_residency.sim.studies.explain_split import explain_rules
     from expert_residency.sim.validation.nearest import trust
     from expert_residency.traces import load_model
 
@@ -245,6 +258,7 @@ def show_rules(
     ngl = ALL if ngl is None else ngl
     found = report(problem, rules, divided, ngl)
     interval = None if found.tokens_per_s is None else rules_interval(problem, rules, divided, ngl)
+    terms = explain_rules(problem, rules, divided, ngl) if explain else []
     known = split_caveats(question, trace, profiles)
     host = HostFacts.of(profiles[question.host], geometry.quant_family, question.ram_bytes)
     behind = trust(geometry.label, [profiles[name] for name in question.cards[0]], question.engine)
@@ -255,7 +269,8 @@ def show_rules(
             vars(found)
             | {"devices": devices, "model": geometry.label, "engine": preset.name, "caveats": known}
             | {"host": host.to_dict(), "trust": behind.to_dict()}
-            | {"interval_90": interval and interval.to_dict()},
+            | {"interval_90": interval and interval.to_dict()}
+            | ({"explain": [term.to_dict() for term in terms]} if terms else {}),
         )
         if str(json) == "-":
             return
@@ -274,6 +289,7 @@ def show_rules(
         ms = found.pass_ns / 1e6
         how = "estimated" if found.estimated else "simulated"
         say(f"{found.tokens_per_s:.1f} tok/s {how} (90 %: {interval.text}), a pass takes {ms:.2f} ms")
+    show_terms(terms)
     show_trust(behind)
     caution(known)
     warn(list(found.warnings))

@@ -108,7 +108,7 @@ class HostSide:
     dram_mb_per_s
         The server that CPU reads and all copies share.
     disk_mb_per_s, disk_latency_ns
-        Of the drive with all its lanes.
+        Of the drive by the kernel's read-ahead, as the timed engine reads mapped files.
     """
 
     name: str
@@ -157,7 +157,7 @@ class HostSide:
             cpu_flop_per_ns=round(cpu.arithmetic.value),
             dispatch_ns=cpu.dispatch_ns,
             dram_mb_per_s=profile.dram.shared_mb_per_s,
-            disk_mb_per_s=min(disk.seq_mb_per_s, disk.lanes.count * disk.lane_mb_per_s),
+            disk_mb_per_s=disk.read_ahead_mb_per_s,
             disk_latency_ns=disk.latency_ns,
         )
 

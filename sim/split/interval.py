@@ -6,7 +6,7 @@ what is placed where does not depend on rates, so that a plan is one and the sam
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -45,9 +45,29 @@ def plan_interval(
     Interval or None
         In tokens a second.
     """
-    placement, problem = answer.placement, answer.planner.problem
-    if placement is None:
+    if answer.placement is None:
         return None
+    speed, machine = plan_speed(answer, profiles, host, p2p)
+    return around(answer.tokens_per_s, speed, machine, workload=TEXT_SD)
+
+
+def plan_speed(
+    answer: Answer, profiles: Mapping[str, HardwareProfile], host: str, p2p: bool = False
+) -> tuple[Callable[[Machine], float], Machine]:
+    """The planner's estimate of one answer's speed as a function of the machine, and the machine as it stands.
+
+    Parameters
+    ----------
+    answer, profiles, host, p2p
+        As `plan_interval` takes them; the answer fits.
+
+    Returns
+    -------
+    function, machine
+        Only ratios of its values count; profiles are those of the cards and last the host's.
+    """
+    placement, problem = answer.placement, answer.planner.problem
+    assert placement is not None
     family = answer.geometry.quant_family
     stage_names = [stage.card.name for stage in placement.stages]
     names = list(dict.fromkeys([*stage_names, *([placement.store.card.name] if placement.store else [])]))
@@ -70,8 +90,7 @@ def plan_interval(
         ns += times.first_ns(cards[stage_names[0]]) + times.head_ns(cards[stage_names[-1]])
         return 1.0 / ns
 
-    machine = tuple(profiles[name] for name in [*names, host])
-    return around(answer.tokens_per_s, speed, (machine, problem.preset), workload=TEXT_SD)
+    return speed, (tuple(profiles[name] for name in [*names, host]), problem.preset)
 
 
 def placement_interval(problem: LayerProblem, placement: LayerPlacement) -> Interval:

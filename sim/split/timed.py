@@ -14,7 +14,7 @@ from expert_residency.errors import SimError
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.units import GIB
 from expert_residency.sim.choices.capacity import Capacity
-from expert_residency.sim.choices.preset import load_engine
+from expert_residency.sim.choices.preset import EnginePreset, load_engine
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.split.curve import WARM_SHARE
@@ -52,6 +52,7 @@ def simulate_placement(
     miss: str = "cpu",
     p2p: bool = False,
     kv_type: str | None = None,
+    preset: EnginePreset | None = None,
 ) -> Simulated:
     """Run `trace` on a placement.
 
@@ -73,6 +74,8 @@ def simulate_placement(
         Whether cards hand over peer to peer.
     kv_type
         Storage of a KV cell, which attention reads.
+    preset
+        In the place of the one that `engine` names.
 
     Returns
     -------
@@ -108,7 +111,7 @@ def simulate_placement(
         p2p=p2p,
         kv_type=kv_type,
     )
-    result = simulate(trace, spec, profiles=cards)
+    result = simulate(trace, spec, profiles=cards, preset=preset)
     decode = np.flatnonzero(trace.pass_phase != Phase.PREFILL)
     counted = decode[int(len(decode) * WARM_SHARE) :]
     ns, tokens = int(result.pass_ns[counted].sum()), int(result.pass_emits[counted].sum())

@@ -10,7 +10,7 @@ flips between the two, shares miss the whole by a little: that stands as a line 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -105,6 +105,26 @@ def explain(
         drawn, at = scaled(cards, engine, moved)
         return simulate(short, spec, profiles=drawn, preset=at, runs=2 * len(found)).ms_per_token or 0.0
 
+    return terms_of(whole, found, ms)
+
+
+def terms_of(whole: float, found: Sequence[Constant], ms: Callable[[dict[Constant, float]], float]) -> list[Term]:
+    """Terms of a token's time by any function that prices it.
+
+    Parameters
+    ----------
+    whole
+        Ms of a token, as it is told.
+    found
+        Constants that may cost time.
+    ms
+        Ms with some constants multiplied; only its ratios count.
+
+    Returns
+    -------
+    list of Term
+        They add up to `whole`, the largest first, then what is left.
+    """
     base = ms({})
     shares = []
     for one in found:

@@ -34,7 +34,7 @@ class LayerCosts(LayerSums):
             Ns of all passes, on top of computing.
         """
         geometry, disk = self.geometry, self.host.disk
-        rate = min(disk.seq_mb_per_s, disk.lanes.count * disk.lane_mb_per_s)
+        rate = disk.read_ahead_mb_per_s  # the pool touches pages of a mapped file, one fault after the other
         level = geometry.experts * room_bytes // wanted_bytes
         total = 0.0
         for layer, on_card in enumerate(thirds):
