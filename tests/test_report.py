@@ -20,11 +20,11 @@ pytest.importorskip("altair", reason="needs the extra 'report'")
 pytest.importorskip("vl_convert", reason="needs the extra 'report'")
 
 from expert_residency.sim.report import write_plots, write_report
+from expert_residency.sim.report.across import overall
 from expert_residency.sim.report.charts import figures, policy_colours
-from expert_residency.sim.report.data import overall, report_rows
-from expert_residency.sim.report.plots import _whole
-from expert_residency.traces import write_parquet
-from tests.golden_runs import written_trace
+from expert_residency.sim.report.data import FILTERS, report_rows
+from expert_residency.sim.report.plots import COLUMNS, whole
+from expert_residency.sim.report.words import MEANINGS
 
 NAME = '</script><b>"6 x 4" & more</b>'
 SWEEP: dict[str, Any] = {
@@ -83,26 +83,31 @@ def test_ranks_leave_out_who_sees_the_future(folder: Path) -> None:
 
 def test_plots_are_pictures(folder: Path, tmp_path: Path) -> None:
     found = {p.name: p.read_bytes() for p in write_plots(folder, tmp_path)}
-    assert set(found) == {
-        f"{k}.{kind}" for k in ("capacity", "causes", "hits", "pareto") for kind in ("png", "svg")
-    }
+    kinds = ("png", "-1col.svg", "-2col.svg", "-1col.pdf", "-2col.pdf")
+    charts = ("capacity", "causes", "hits", "pareto")
+    assert set(found) == {f"{k}{'.' * (kind == 'png')}{kind}" for k in charts for kind in kinds}
     for name, data in found.items():
-        assert data.startswith(b"\x89PNG" if name.endswith("png") else b"<svg")
+        assert data.startswith({"png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF"}[name[-3:]])
         assert len(data) > 5000
+        if name.endswith("svg"):  # as wide as a column of a paper, and never wider
+            width = float(re.search(rb'<svg[^>]* width="([0-9.]+)"', data)[1])
+            most = COLUMNS[int(name[-8])]
+            assert 0.9 * most <= width <= most + 1, name
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(found)
 
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three traces, two of them of another model, on three machines: nine charts of capacity."""
+    """Three traces of two models and six requests each, on three machines: nine charts of capacity."""
     folder = tmp_path_factory.mktemp("several")
-    write_parquet(written_trace(), folder / "tiny.parquet")
     source = {
         "traces": {
-            "code": "bundled:tinymoe-code", "prose": "bundled:tinymoe-prose",
-            "tiny": str(folder / "tiny.parquet"),
+            "code": "synthetic:gpt-oss-20b:tokens=2,requests=6",
+            "prose": "synthetic:gpt-oss-20b:tokens=2,requests=6,seed=2,request_tilt=2",
+            "tiny": {"synthetic": {"style": "qwen3-30b-a3b", "tokens": 2, "requests": 6},
+                     "model": "granite-3.0-1b-a400m"},
         },
-        "constants": {"miss": "fetch", "passes": 6},
+        "constants": {"miss": "fetch"},
         "axes": {
             "trace": ["code", "prose", "tiny"], "hardware": ["rtx-5070", "rtx-5090", "tesla-p40"],
             "capacity": ["40%"], "eviction": ["belady", "fifo", "lru"], "prefetch": ["none", "oracle"],
@@ -146,7 +151,8 @@ def test_there_are_colours_for_any_number_of_policies() -> None:
 def test_every_group_is_in_the_pictures(several: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = report_rows(read_dataset(several))
     for figure in figures(rows):
-        titles = [chart["title"] for chart in _whole(figure, rows).to_dict(validate=False)["concat"]]
+        charts = whole(figure, rows, 2, 200, 4).to_dict(validate=False)["concat"]
+        titles = [" ".join(chart["title"]["text"]) for chart in charts]
         assert len(titles) == (9 if figure.key == "capacity" else 3)
         assert all(any(trace in title for trace in ("code", "prose", "tiny")) for title in titles)
 
@@ -166,6 +172,46 @@ def test_traces_are_compared_by_ratios_only(several: Path) -> None:
     assert found["fifo + none"]["ratio"] == pytest.approx(np.exp(np.mean(logs)))
     assert sum(one["wins"] for one in found.values()) >= 3
     assert overall(rows[rows["trace"] == "code"]) == []
+    for one in found.values():
+        assert one["low"] <= one["ratio"] <= one["high"]
+        assert 0 < one["of_bound"] < 1
+    assert found["lru + none"]["low"] == found["lru + none"]["high"] == 1
+    few = rows.assign(
+        blocks=[own[:4] if work == "tiny" else own for own, work in zip(rows["blocks"], rows["work"], strict=True)]
+    )
+    assert {one["low"] for one in overall(few)} == {None}, "no interval on four requests"
+
+
+def test_the_bound_on_time_is_beside_every_cell(folder: Path, several: Path) -> None:
+    for sweep_folder in (folder, several):
+        rows = report_rows(read_dataset(sweep_folder))
+        assert rows["of_bound"].between(0, 1).all()
+        assert (rows["bound_tokens_per_s"] >= rows["tokens_per_s"]).all()
+        base = rows[(rows["eviction"] == "lru") & (rows["prefetch"] == "none")]
+        assert (base["headroom"].dropna() == 0).all()
+        assert (rows["headroom"].dropna() <= 1).all()
+    old = read_dataset(folder).assign(bound_ns=None)  # of a version that did not find it
+    rows = report_rows(old)
+    assert rows[["of_bound", "headroom", "bound_ms"]].isna().all(axis=None)
+    assert len(figures(rows)) == 4
+
+
+def test_a_label_is_of_one_cell(tmp_path: Path) -> None:
+    """Two miss modes of one policy had one label, and their bars were stacked on each other."""
+    axes = {"miss": ["fetch", "cpu"], "hardware": ["rtx-5070"], "capacity": ["25%"], "eviction": ["lru", "lfu"]}
+    sweep({"traces": {"code": "bundled:tinymoe-code"}, "constants": {"passes": 5}, "axes": axes}, tmp_path / "s")
+    rows = report_rows(read_dataset(tmp_path / "s"))
+    assert rows["label"].is_unique
+    assert rows["label"].str.contains("miss cpu").sum() == 2
+    assert set(rows["group"]) == {"code · rtx-5070 · miss fetch", "code · rtx-5070 · miss cpu"}
+
+
+def test_every_heading_has_a_meaning(several: Path) -> None:
+    app = (Path(__file__).parents[1] / "sim" / "report" / "app.js").read_text()
+    tables = re.findall(r"const (?:COLUMNS|OVERALL) = \[(.*?)\];", app, re.DOTALL)
+    keys = [key for text in tables for key in re.findall(r'\["(\w+)"', text)]
+    assert len(keys) > 15
+    assert {*keys, *FILTERS} <= set(MEANINGS)
 
 
 def test_no_numbers_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,8 +291,10 @@ def test_every_chart_is_drawn(open_report: Open) -> None:
         assert page.locator(f"#{key} svg").count() == 1
     assert page.locator("#causes svg .mark-rect.role-mark path").count() >= 12 * 4
     assert page.locator("#hits svg .mark-symbol.role-mark path").count() == 12
-    assert page.locator("#capacity svg .mark-line.role-mark path").count() == 2 * 3
-    assert page.locator("#pareto svg .mark-line.role-mark path").count() == 2
+    assert page.locator("#capacity svg .mark-line.role-mark path").count() == 2 * 4, "two policies and two bounds"
+    assert page.locator("#pareto svg .mark-line.role-mark path").count() == 2 * 2
+    for heading in page.locator("thead th button").all():
+        assert len(heading.get_attribute("title")) > 10
 
 
 def test_the_answer_is_the_first_line_and_agrees_with_the_dataset(open_report: Open, folder: Path) -> None:
@@ -267,7 +315,16 @@ def test_several_traces_have_a_headline_of_ratios(browser: Any, several: Path, t
     answer = page.locator("#answer").inner_text()
     assert answer.startswith("Over 3 traces, by the geometric mean of ratios to lru + none: ")
     best = overall(report_rows(read_dataset(several)))[0]
-    assert f"{best['policy']} {best['ratio']:.3f}x" in answer
+    assert f"{best['policy']} {best['ratio']:.3f}x (" in answer
+    lines = page.locator("#overall tbody tr").all_inner_texts()
+    assert len(lines) == 2
+    for line, one in zip(lines, overall(report_rows(read_dataset(several))), strict=True):
+        policy, ratio, interval, wins, share = line.split("\t")
+        assert (policy, ratio, wins) == (one["policy"], f"{one['ratio']:.3f}", f"{one['wins']} of 3")
+        assert [float(end) for end in interval.split(" to ")] == pytest.approx([one["low"], one["high"]], abs=5e-3)
+        assert float(share.split()[0]) == pytest.approx(100 * one["of_bound"], abs=0.06)
+    for plot in page.locator(".chart figure").all():
+        assert plot.locator("figcaption").inner_text().split(" · ")[0] in ("code", "prose", "tiny")
     assert page.locator("#answer div").count() == 3
     assert page.locator("#hits svg").count() == 3
     page.close()

@@ -214,5 +214,5 @@ def test_the_built_in_sweep_over_any_traces(sources: list[str], seeds: int | Non
         with pytest.raises(SweepError, match="no cell has a synthetic trace"):
             list(expand(file))
         return
-    cells = 3 * 5 * 4 * 3
+    cells = 3 * 5 * 4 * 3 * 2
     assert len(list(expand(file))) == cells * (len(sources) - drawn + drawn * (seeds or 1))

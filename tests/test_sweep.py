@@ -584,7 +584,7 @@ def test_the_built_in_sweep_of_a_trace(tmp_path: Path) -> None:
     out = tmp_path / "out"
     args = ["--trace", "bundled:tinymoe-code", "--passes", "4", "--hardware", "rtx-5070", "--capacity", "30%"]
     run = subprocess.run(command("sweep", *args, "--out", str(out)), capture_output=True, text=True, check=True)
-    assert "12 of 12 cells have numbers (12 run now, 0 of them by the kernel)" in run.stdout
+    assert "24 of 24 cells have numbers (24 run now, 0 of them by the kernel)" in run.stdout
     assert f"next: residency report {out}" in run.stdout
     assert "lru" in (out / "sweep.toml").read_text()
     file = str(out / "sweep.toml")
@@ -592,14 +592,14 @@ def test_the_built_in_sweep_of_a_trace(tmp_path: Path) -> None:
         command("sweep", file, "--out", str(out), "--resume", "--json"), capture_output=True, text=True, check=True
     )
     summary = json.loads(run.stdout)
-    assert (summary["cells"], summary["ran"], summary["status"]) == (12, 0, {"ok": 12})
+    assert (summary["cells"], summary["ran"], summary["status"]) == (24, 0, {"ok": 24})
 
 
 def test_the_built_in_sweep_is_a_valid_sweep_file(tmp_path: Path) -> None:
     path = tmp_path / "sweep.toml"
     path.write_text(default_sweep("bundled:tinymoe-prose", model=None, passes=5))
     file, where, base = load_sweep(path)
-    assert len(plan_cells(file, where, base, tmp_path)) == 3 * 5 * 4 * 3
+    assert len(plan_cells(file, where, base, tmp_path)) == 3 * 5 * 4 * 3 * 2
 
 
 def test_bad_cells_on_the_command_line(tmp_path: Path) -> None:

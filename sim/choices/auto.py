@@ -70,7 +70,7 @@ def left_on_cards(
                 f"{profile.gpu.name}: nothing is left for experts; dense weights, context and reserve need "
                 f"{format_bytes(-left)} more"
             )
-        room.append(min(left, own.all_expert_bytes))
+        room.append(min(left, own.all_expert_bytes) * asked.percent // 100)
     return capacity.in_bytes(room, _assumption(asked, room))
 
 
@@ -95,4 +95,5 @@ def _assumption(asked: Auto, room: Sequence[int]) -> str:
         "the reserve of the profile" if asked.reserve is None else f"a reserve of {format_bytes(asked.reserve)}"
     )
     left = " + ".join(map(format_bytes, room))
-    return f"capacity auto: {left} left beside dense weights, {context} and {reserve}"
+    part = "" if asked.percent == 100 else f", {asked.percent} % of what is"
+    return f"capacity auto: {left}{part} left beside dense weights, {context} and {reserve}"

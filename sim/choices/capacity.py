@@ -7,7 +7,8 @@
 `32/layer`
     Whole experts of every layer.
 `auto`, `auto:context=65536,kv=int8,draft=false`
-    What a card's VRAM leaves beside dense weights, context and the engine's reserve (`sim.choices.vram`).
+    What a card's VRAM leaves beside dense weights, context and the engine's reserve (`sim.choices.vram`);
+    `auto:percent=25` is a quarter of that.
 `16GiB+16GiB`, or a list where the format has lists
     One size, or one share, a card.
 
@@ -60,6 +61,8 @@ class Auto:
         Bytes of the context on each card, for models whose context is not known.
     reserve
         Bytes kept free, instead of the profile's reserve.
+    percent
+        Of what is left, for experts.
     """
 
     context: int = 4096
@@ -68,6 +71,7 @@ class Auto:
     draft: bool = True
     session: int | None = None
     reserve: int | None = None
+    percent: int = 100
 
     @classmethod
     def of(cls, words: str | Mapping[str, Any]) -> Auto:
@@ -92,6 +96,8 @@ class Auto:
             else:
                 wanted = {int: "a whole number", bool: "true or false", str: "a name"}[type(default)]
                 raise SimError(f"capacity auto: {key} is {value!r}, expected {wanted}")
+        if not 1 <= chosen.get("percent", 100) <= 100:
+            raise SimError(f"capacity auto: percent is {chosen['percent']}, expected 1 to 100")
         return cls(**chosen)
 
 

@@ -15,7 +15,10 @@ OutOpt = Annotated[
     Path, typer.Option("--out", callback=writable, help="HTML file; it needs no network and no other file.")
 ]
 PlotsOpt = Annotated[
-    Path | None, typer.Option("--plots", metavar="DIR", help="Also write the charts as PNG and SVG.")
+    Path | None,
+    typer.Option(
+        "--plots", metavar="DIR", help="Also write the charts, one and two columns wide: SVG, PDF and PNG."
+    ),
 ]
 
 

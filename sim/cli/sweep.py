@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -94,8 +93,8 @@ def sweep_command(
     """Run policies x machines x capacities; every finished cell survives whatever happens.
 
     With a sweep file, or with --trace for a built-in sweep, whose file is left in DIR/sweep.toml to be changed.
-    Choices of a run replace those of the built-in sweep (3 machines, 5 capacities, 4 eviction and 3 prefetch
-    policies, misses fetched); each may be repeated to compare.
+    Choices of a run replace those of the built-in sweep (3 machines, 5 shares of what each card has room for, 4
+    eviction and 3 prefetch policies, misses fetched or computed by the CPU); each may be repeated to compare.
     """
     from expert_residency.errors import SimError
     from expert_residency.sim.sweep import SweepError, sweep
@@ -106,17 +105,16 @@ def sweep_command(
         )
     if retry_failed and not resume:
         raise SimError("--retry-failed goes with --resume")
-    source: Path | dict[str, Any] | None = file
+    source: Path | dict[str, Any] | None = file  # or the content of the built-in one
     text = None
     if trace:
-        from expert_residency.sim.sweep.default import default_sweep
+        from expert_residency.sim.sweep.default import built_in
 
-        text = default_sweep(
+        text, source = built_in(
             trace, format=fmt, model=model, passes=passes or None, cold=cold, seeds=seeds,
             reading=None if reading is None else reading.to_table(),
             **{key: value if isinstance(value, list) else [value] for key, value in (words or {}).items()},
         )  # fmt: skip
-        source = tomllib.loads(text)
     elif extra := given(context, *RUNNING):
         raise SimError(f"a sweep file makes the choices itself; {extra[0]} and the like go with --trace")
     assert source is not None
@@ -141,7 +139,8 @@ def sweep_command(
 
 def _summary(result: SweepResult) -> dict[str, Any]:
     counts = result.frame["status"].value_counts().to_dict()
-    from expert_residency.sim.report.data import bases, regime_warnings, row_caveats, varying
+    from expert_residency.sim.report.across import overall
+    from expert_residency.sim.report.data import bases, regime_warnings, report_rows, row_caveats, varying
 
     columns = ["cell", "trace", "hardware", "capacity_bytes", "eviction", "prefetch", "miss", "tokens_per_s",
                "ms_per_token", "hit_rate", "vram_bytes"]  # fmt: skip
@@ -157,12 +156,14 @@ def _summary(result: SweepResult) -> dict[str, Any]:
         "basis": {trace: vars(basis) for trace, basis in bases(result.frame).items()},
         "warnings": [case["text"] for case in regime_warnings(result.frame)],
         "caveats": [case["text"] for case in row_caveats(result.frame)],
+        "overall": overall(report_rows(result.frame)) if counts.get("ok") else [],
         "best": best.where(best.notna(), None).to_dict("records"),
     }
 
 
 def _print(result: SweepResult) -> None:
-    from expert_residency.sim.report.data import chosen, varying
+    from expert_residency.sim.report.across import summary
+    from expert_residency.sim.report.data import BASELINE, chosen, report_rows, varying
 
     frame = result.frame
     real = result.best(len(frame))
@@ -183,6 +184,8 @@ def _print(result: SweepResult) -> None:
     show(rows)
     if drawn:
         say(f"{OVER_SEEDS}: Student's t interval of the mean of ms/token over seeds, each another drawn workload")
+    if (frame["status"] == "ok").any() and (said := summary(report_rows(frame), f"{BASELINE['eviction']} + none")):
+        say(said)
     failed = result.failed
     ok = len(frame) - len(failed)
     ran = f"{result.ran} run now, {result.by_kernel} of them by the kernel"

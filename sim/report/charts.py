@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from expert_residency.errors import SimError
-from expert_residency.sim.report.data import CAUSE_WORDS
+from expert_residency.sim.report.words import BOUND as NO_FASTER
+from expert_residency.sim.report.words import CAUSE_MEANINGS, CAUSE_WORDS, FORESIGHT
 from expert_residency.sim.timed.result import CAUSES
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BOUND = "best with foresight"
+TIME_BOUND = "bound on time"
 PALETTE = (
     "#3b7dd8", "#e07b22", "#2f9e6b", "#c6467f", "#8a63d2", "#a88400", "#1f9bb3", "#d1495b", "#6b8e23", "#7a6a5d",
     "#5f7fbf", "#b9648f",
@@ -35,6 +37,9 @@ CAUSE_COLOURS = (
     "#d1495b",
 )
 BOUND_COLOUR = "#8a8f98"
+TIME_BOUND_COLOUR = "#c25b4e"
+DOTTED = [2, 3]
+"""Bounds on time, wherever they are drawn."""
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 BARS = 24
 
@@ -108,45 +113,61 @@ def _tooltip(alt: Any) -> list[Any]:
         alt.Tooltip("room:N", title="cache"),
         alt.Tooltip("miss:N", title="miss"),
         alt.Tooltip("tokens_per_s:Q", title="tokens/s", format=".2f"),
+        alt.Tooltip("bound_tokens_per_s:Q", title="bound on time, tokens/s", format=".2f"),
+        alt.Tooltip("of_bound:Q", title="of the bound", format=".1%"),
         alt.Tooltip("hit_rate:Q", title="hit rate", format=".1%"),
         alt.Tooltip("vram_gib:Q", title="VRAM GiB", format=".2f"),
     ]
 
 
-_TIP = ("rank", "policy", "trace", "hardware", "room", "miss", "tokens_per_s", "hit_rate", "vram_gib")
+_TIP = (
+    "rank", "policy", "trace", "hardware", "room", "miss", "tokens_per_s", "bound_tokens_per_s", "of_bound",
+    "hit_rate", "vram_gib",
+)  # fmt: skip
 
 
 def _capacity(alt: Any, rows: pd.DataFrame) -> Figure:
     causal = set(rows.loc[~rows["oracle"], "eviction"])
     colours = {name: colour for name, colour in policy_colours(rows).items() if name in causal}
-    scale = _scale(alt, colours | {BOUND: BOUND_COLOUR})
-    chart = (
+    scale = _scale(alt, colours | {BOUND: BOUND_COLOUR, TIME_BOUND: TIME_BOUND_COLOUR})
+    x = alt.X("capacity_gib:Q", title="cache, GiB")
+    y = alt.Y("best:Q", title="tokens/s")
+    colour = alt.Color("series:N", scale=scale, title=None)
+    tooltip = [
+        alt.Tooltip("series:N", title="policy"),
+        alt.Tooltip("capacity_gib:Q", title="cache GiB", format=".2f"),
+        alt.Tooltip("best:Q", title="tokens/s", format=".2f"),
+        alt.Tooltip("meaning:N", title="that is"),
+    ]
+    policies = (
         alt.Chart()
         .transform_calculate(series=f"datum.oracle ? '{BOUND}' : datum.eviction")
         .transform_aggregate(best="max(tokens_per_s)", groupby=["capacity_gib", "series", "oracle"])
+        .transform_calculate(meaning=f"datum.oracle ? '{FORESIGHT}' : 'its best over all else'")
         .mark_line(point=alt.OverlayMarkDef(size=36), strokeWidth=2)
         .encode(
-            x=alt.X("capacity_gib:Q", title="cache, GiB"),
-            y=alt.Y("best:Q", title="tokens/s"),
-            color=alt.Color("series:N", scale=scale, title=None),
+            x=x, y=y, color=colour, tooltip=tooltip,
             strokeDash=alt.StrokeDash(
                 "oracle:N", legend=None, scale=alt.Scale(domain=[False, True], range=[[1, 0], [5, 4]])
             ),
-            tooltip=[
-                alt.Tooltip("series:N", title="policy"),
-                alt.Tooltip("capacity_gib:Q", title="cache GiB", format=".2f"),
-                alt.Tooltip("best:Q", title="tokens/s", format=".2f"),
-            ],
         )
-        .properties(height=240)
+    )  # fmt: skip
+    bound = (
+        alt.Chart()
+        .transform_filter("isValid(datum.bound_tokens_per_s)")
+        .transform_aggregate(best="max(bound_tokens_per_s)", groupby=["capacity_gib"])
+        .transform_calculate(series=f"'{TIME_BOUND}'", meaning=f"'{NO_FASTER}'")
+        .mark_line(strokeDash=DOTTED, strokeWidth=2, point=alt.OverlayMarkDef(size=20, shape="stroke"))
+        .encode(x=x, y=y, color=colour, tooltip=tooltip)
     )
     return Figure(
         "capacity",
         "Speed against capacity",
         "For each eviction policy its best over everything else that the filters leave. Dashed: the best of the "
-        "policies that see the future: what foresight is worth, and no bound on time.",
-        chart,
-        ("capacity_gib", "tokens_per_s", "eviction", "oracle"),
+        "policies that see the future: what foresight is worth. Dotted: the bound on time, which no schedule "
+        "beats, whatever it knows.",
+        alt.layer(policies, bound).properties(height=240),
+        ("capacity_gib", "tokens_per_s", "bound_tokens_per_s", "eviction", "oracle"),
         panels="group",
         bounds=True,
     )
@@ -157,18 +178,25 @@ def _causes(alt: Any, rows: pd.DataFrame) -> Figure:
     causes = [f"{cause}_ms_per_token" for cause in known]
     words = [CAUSE_WORDS.get(cause, cause) for cause in known]
     colours = [CAUSE_COLOURS[CAUSES.index(cause) % len(CAUSE_COLOURS)] for cause in known]
-    names = "{" + ", ".join(f"'{c}': '{w}'" for c, w in zip(causes, words, strict=True)) + "}"
-    chart = (
+    names, meanings = (
+        "{" + ", ".join(f"'{c}': '{w}'" for c, w in zip(causes, said, strict=True)) + "}"
+        for said in (words, [CAUSE_MEANINGS.get(cause, cause) for cause in known])
+    )
+    fastest = (
         alt.Chart()
         .transform_window(place="row_number()", sort=[alt.SortField("order")])
         .transform_filter(f"datum.place <= {BARS}")
-        .transform_fold(causes, as_=["cause", "ms"])
-        .transform_calculate(what=f"{names}[datum.cause]", stack=f"indexof({causes}, datum.cause)")
+    )
+    y = alt.Y("label:N", title=None, sort=alt.EncodingSortField("order", op="min"))
+    bars = (
+        fastest.transform_fold(causes, as_=["cause", "ms"])
+        .transform_calculate(
+            what=f"{names}[datum.cause]", stack=f"indexof({causes}, datum.cause)",
+            meaning=f"{meanings}[datum.cause]",
+        )
         .mark_bar()
         .encode(
-            y=alt.Y(
-                "label:N", title=None, sort=alt.EncodingSortField("order", op="min"), axis=alt.Axis(labelLimit=330)
-            ),
+            y=y,
             x=alt.X("ms:Q", title="ms a token", stack="zero"),
             color=alt.Color("what:N", title=None, sort=words, scale=alt.Scale(domain=words, range=colours)),
             order=alt.Order("stack:Q"),
@@ -176,16 +204,31 @@ def _causes(alt: Any, rows: pd.DataFrame) -> Figure:
                 alt.Tooltip("label:N", title="cell"),
                 alt.Tooltip("what:N", title="cause"),
                 alt.Tooltip("ms:Q", title="ms a token", format=".3f"),
+                alt.Tooltip("meaning:N", title="that is"),
             ],
         )
-        .properties(height=alt.Step(19))
+    )  # fmt: skip
+    bound = (
+        fastest.transform_filter("isValid(datum.bound_ms)")
+        .transform_calculate(meaning=f"'{NO_FASTER}'")
+        .mark_tick(thickness=3, color="#111418", stroke="#ffffff", strokeWidth=1, bandSize=17, opacity=1)
+        .encode(
+            y=y,
+            x="bound_ms:Q",
+            tooltip=[
+                alt.Tooltip("label:N", title="cell"),
+                alt.Tooltip("bound_ms:Q", title="bound on time, ms a token", format=".3f"),
+                alt.Tooltip("meaning:N", title="that is"),
+            ],
+        )
     )
     return Figure(
         "causes",
         "Where the time goes",
-        f"The {BARS} fastest cells of the selection. Every nanosecond of a token has one cause.",
-        chart,
-        ("order", "label", *causes),
+        f"The {BARS} fastest cells of the selection. Every nanosecond of a token has one cause. The mark "
+        "within each bar is the bound on time: no schedule ends before it.",
+        alt.layer(bars, bound).properties(height=alt.Step(19)),
+        ("order", "label", "bound_ms", *causes),
     )
 
 
@@ -213,7 +256,7 @@ def _hits(alt: Any, rows: pd.DataFrame) -> Figure:
         "hits",
         "Hit rate is not speed",
         "Cells one above the other hit equally often and differ in speed: the vertical spread is what a hit rate "
-        "does not tell.",
+        "does not tell. What of the bound on time each reaches is in its tooltip.",
         chart,
         (*_TIP, "eviction"),
     )
@@ -234,10 +277,27 @@ def _pareto(alt: Any, rows: pd.DataFrame) -> Figure:
     )
     line = front.mark_line(interpolate="step-after", strokeWidth=2).encode(x=x, y=y, color=colour)
     points = front.mark_point(filled=True, size=70).encode(x=x, y=y, color=colour, tooltip=_tooltip(alt))
+    bound = (
+        alt.Chart()
+        .transform_filter("isValid(datum.bound_tokens_per_s)")
+        .transform_aggregate(best="max(bound_tokens_per_s)", groupby=["vram_gib", "hardware"])
+        .transform_calculate(meaning=f"'{NO_FASTER}'")
+        .mark_line(strokeDash=DOTTED, strokeWidth=1.5, point=alt.OverlayMarkDef(size=20, shape="stroke"))
+        .encode(
+            x=x, y=alt.Y("best:Q", title="tokens/s"), color=colour,
+            tooltip=[
+                alt.Tooltip("hardware:N", title="machine"),
+                alt.Tooltip("vram_gib:Q", title="VRAM GiB", format=".2f"),
+                alt.Tooltip("best:Q", title="bound on time, tokens/s", format=".2f"),
+                alt.Tooltip("meaning:N", title="that is"),
+            ],
+        )
+    )  # fmt: skip
     return Figure(
         "pareto",
         "VRAM against speed",
-        "The line of each machine joins the cells that no cell with as little VRAM beats.",
-        alt.layer(every, line, points).properties(height=300),
+        "The line of each machine joins the cells that no cell with as little VRAM beats. Dotted: its bound on "
+        "time.",
+        alt.layer(bound, every, line, points).properties(height=300),
         _TIP,
     )

@@ -5,27 +5,18 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from expert_residency.sim.report.across import blocks
 from expert_residency.sim.runs.basis import Basis
+from expert_residency.sim.studies.score import SMALL_GAIN
 from expert_residency.sim.sweep.rows import POLICY_COLUMNS
 from expert_residency.sim.sweep.seeds import over_seeds
 
 if TYPE_CHECKING:
     import pandas as pd
 
-CAUSE_WORDS = {
-    "gpu_dense": "GPU, dense part",
-    "gpu_experts": "GPU, experts",
-    "cpu_wait": "waiting for the CPU",
-    "pcie_wait": "waiting for PCIe",
-    "disk_wait": "waiting for the disk",
-    "sync": "sync, planning",
-    "handoff": "hand-off",
-    "overhead": "fixed, every pass",
-    "draft": "drafting",
-    "adapt": "exchanging residents",
-}
 FILTERS = {
     "trace": "trace",
     "scenario": "scenario",
@@ -49,7 +40,8 @@ FILTERS |= {name: name.replace("_", " ") for name in POLICY_COLUMNS if name not 
 """Columns that may be filtered, with their headings; those with one value only are left out."""
 NUMBERS = (
     "order", "rank", "cell", "tokens_per_s", "ms_per_token", "ms_per_pass_p95", "hit_rate", "capacity_gib",
-    "vram_gib", "cycles", "of_best", "of_base",
+    "vram_gib", "cycles", "of_best", "of_base", "of_bound", "headroom", "base", "tokens_per_s_low",
+    "tokens_per_s_high",
 )  # fmt: skip
 _POLICY = ("eviction", "admission", "prefetch", "insertion", "prefetch_bytes", "predict_us")
 BASELINE = {"eviction": "lru", "admission": "always", "prefetch": "none"}
@@ -81,9 +73,14 @@ def report_rows(frame: pd.DataFrame) -> pd.DataFrame:
         f"{eviction}{more} + {prefetch}"
         for eviction, more, prefetch in zip(rows["eviction"], gate, rows["prefetch"], strict=True)
     ]
+    told = {"trace", "model", "hardware", "room", "eviction", "admission", "prefetch"}
+    apart = [
+        column
+        for column in varying(rows)
+        if column not in told and rows.groupby("work")[column].nunique().max() > 1
+    ]
     rows["label"] = [
-        f"{r.policy} · {r.hardware} · {r.room}"
-        for r in rows[["policy", "hardware", "room"]].itertuples(index=False)
+        " · ".join(map(str, values)) for values in _named(rows, ["policy", "hardware", "room", *apart])
     ]
     rows["short"] = [
         f"oracle {policy}" if oracle else f"#{rank:.0f} {policy}"
@@ -93,7 +90,8 @@ def report_rows(frame: pd.DataFrame) -> pd.DataFrame:
     best = rows[rows["oracle"]].groupby(["group", "capacity_bytes"])["tokens_per_s"].max().rename("best")
     rows = rows.merge(best, how="left", left_on=["group", "capacity_bytes"], right_index=True)
     rows["of_best"] = rows["tokens_per_s"] / rows["best"]
-    return _beside_baseline(rows)
+    rows["blocks"] = [blocks(ns) for ns in rows["request_ns"]]
+    return _beside_bound(_beside_baseline(rows))
 
 
 def works(rows: pd.DataFrame) -> list[str]:
@@ -103,40 +101,56 @@ def works(rows: pd.DataFrame) -> list[str]:
 
 
 def _beside_baseline(rows: pd.DataFrame) -> pd.DataFrame:
-    """Adds `of_base`: tokens/s over those of `BASELINE` with all else equal; NaN where no such cell is."""
+    """Adds `base`, the `order` of the cell of `BASELINE` with all else equal, and `of_base`, speed over its own.
+
+    NaN where no such cell is.
+    """
     context = [c for c in ("work", "room", "scenario", *FILTERS) if c in rows and c not in (*_POLICY, "placement")]
     rows["context"] = ["|".join(map(str, values)) for values in rows[context].itertuples(index=False)]
     is_base = (rows[list(BASELINE)] == list(BASELINE.values())).all(axis=1)
-    base = rows[is_base].groupby("context")["tokens_per_s"].max()
-    rows["of_base"] = rows["tokens_per_s"] / rows.pop("context").map(base)
+    base = rows[is_base].drop_duplicates("context").set_index("context")  # the fastest comes first
+    key = rows.pop("context")
+    rows["base"] = key.map(base["order"])
+    rows["of_base"] = rows["tokens_per_s"] / key.map(base["tokens_per_s"])
     return rows
 
 
-def overall(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Policies over several traces: geometric mean over traces of the mean ratio to the baseline, best first.
+def _beside_bound(rows: pd.DataFrame) -> pd.DataFrame:
+    """Adds the bound on time as speed and ms a token, its share of the row's time, and the headroom captured.
 
-    Only policies that see no future and have cells of every trace; a trace counts once, however many cells it has.
+    NaN in datasets of a version that did not find it.
     """
-    known = rows[~rows["oracle"] & rows["of_base"].notna() & (rows["of_base"] > 0)]
-    traces = known["work"].nunique()
-    if traces < 2:
-        return []
-    logs = known.assign(log=[math.log(x) for x in known["of_base"]]).groupby(["policy", "work"])["log"].mean()
-    table = logs.unstack("work")
-    wins = table.eq(table.max()).sum(axis=1)
-    ratios = table.dropna().mean(axis=1)
-    found = [
-        {"policy": policy, "ratio": math.exp(log), "wins": n, "traces": traces}
-        for policy, log, n in zip(ratios.index, ratios, wins[ratios.index].tolist(), strict=True)
-    ]
-    return sorted(found, key=lambda one: -one["ratio"])
+    ns = _time_ns(rows)
+    bound = rows["bound_ns"].astype(float).where(rows["bound_ns"].astype(float) > 0)
+    rows["of_bound"] = bound / ns
+    rows["bound_tokens_per_s"] = rows["tokens_per_s"] / rows["of_bound"]
+    rows["bound_ms"] = rows["ms_per_token"] * rows["of_bound"]
+    base = rows["base"].map(dict(zip(rows["order"], ns, strict=True)))
+    gain = base - bound
+    rows["headroom"] = ((base - ns) / gain).where(gain >= SMALL_GAIN * base)
+    return rows
+
+
+def _time_ns(rows: pd.DataFrame) -> pd.Series[float]:
+    """The time that ranks: of all passes but prefills, or of all."""
+    decode = rows["decode_ns"].astype(float)
+    return decode.where(decode > 0, rows["total_ns"].astype(float))
 
 
 def _groups(rows: pd.DataFrame) -> list[str]:
     """Cells that may be compared at equal capacity: the same work on the same machine."""
+    each = rows.groupby("trace")
     keys = [k for k in ("trace", "hardware", "model", "scenario", "layers_each", "miss", "host", "passes")
-            if k in ("trace", "hardware") or rows[k].nunique() > 1]  # fmt: skip
-    return [" · ".join(map(str, values)) for values in rows[keys].itertuples(index=False)]
+            if k in ("trace", "hardware") or each[k].nunique().max() > 1]  # fmt: skip
+    return [" · ".join(values) for values in _named(rows, keys)]
+
+
+def _named(rows: pd.DataFrame, columns: list[str]) -> Iterator[list[str]]:
+    """Values of each row, with their heading where they are no names by themselves."""
+    alone = {"trace", "hardware", "model", "policy", "room"}
+    heads = ["" if column in alone else f"{FILTERS.get(column, column)} " for column in columns]
+    for values in rows[columns].itertuples(index=False):
+        yield [f"{head}{value}" for head, value in zip(heads, values, strict=True)]
 
 
 def chosen(value: Any) -> Any:
@@ -244,6 +258,6 @@ def facts(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:
 
 
 __all__ = [
-    "BASELINE", "CAUSE_WORDS", "FILTERS", "NUMBERS", "bases", "chosen", "columnar", "facts", "filters", "overall",
-    "regime_warnings", "report_rows", "row_caveats", "varying", "without_numbers",
+    "BASELINE", "FILTERS", "NUMBERS", "bases", "chosen", "columnar", "facts", "filters", "regime_warnings",
+    "report_rows", "row_caveats", "varying", "without_numbers",
 ]  # fmt: skip

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from expert_residency.sim.report.data import CAUSE_WORDS, row_caveats
+from expert_residency.sim.report.data import row_caveats
+from expert_residency.sim.report.words import CAUSE_WORDS
 from expert_residency.sim.studies.bootstrap import FEWEST, LEVEL
 from expert_residency.sim.studies.leaderboard.board import EVERYWHERE, Board, Place, Row, counted
 from expert_residency.sim.studies.leaderboard.field import BASELINE

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from expert_residency.errors import SimError
 from expert_residency.files import write_text
+from expert_residency.sim.report.across import DRAWS
 from expert_residency.sim.report.charts import BARS, figures
 from expert_residency.sim.report.data import (
     BASELINE,
@@ -23,6 +24,8 @@ from expert_residency.sim.report.data import (
     row_caveats,
     without_numbers,
 )
+from expert_residency.sim.report.words import MEANINGS
+from expert_residency.sim.studies.bootstrap import FEWEST, LEVEL
 from expert_residency.sim.sweep.dataset import read_dataset
 from expert_residency.sim.sweep.folder import PLAN
 from expert_residency.sim.sweep.plan import read_plan
@@ -59,13 +62,19 @@ def render(frame: pd.DataFrame, name: str) -> str:
     if rows.empty:
         raise SimError(f"no cell of this sweep has numbers; the first reason: {frame['reason'].iloc[0]}")
     drawn = figures(rows)
-    columns = dict.fromkeys(["policy", "label", "short", "group", "work", "oracle", "binds", *NUMBERS, *FILTERS])
+    columns = dict.fromkeys(
+        ["policy", "label", "short", "group", "work", "oracle", "binds", "seeds", *NUMBERS, *FILTERS]
+    )
+    several = rows["work"].nunique() > 1
+    columns |= {"blocks": None} if several else {}
     columns |= dict.fromkeys(column for figure in drawn for column in figure.columns)
     data: dict[str, Any] = {
         "rows": columnar(rows, list(columns)),
         "filters": filters(rows),
         "baseline": " + ".join(BASELINE[key] for key in ("eviction", "prefetch")),
         "bars": BARS,
+        "words": MEANINGS,
+        "draws": {"count": DRAWS, "fewest": FEWEST, "level": LEVEL},
         "charts": [
             {
                 "key": f.key,

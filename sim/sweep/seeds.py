@@ -60,14 +60,15 @@ def over_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     joined = frame["seed"].notna() & (frame["status"] == OK) & frame["setting"].notna()
     key = frame["setting"].where(joined, frame["cell_id"])
     repeated = key.duplicated(keep=False)
-    alone = frame[~repeated].assign(
-        seeds=frame["seed"].notna().astype(int),
-        cells=pd.Series([[cell] for cell in frame["cell"][~repeated]], frame.index[~repeated], dtype=object),
-        **dict.fromkeys(_ENDS, math.nan),
-    )  # fmt: skip
+    alone = frame[~repeated].copy()
+    alone["seeds"] = alone["seed"].notna().astype(int)
+    alone["cells"] = pd.Series([[cell] for cell in alone["cell"]], alone.index, dtype=object)
+    alone[[*_ENDS]] = math.nan
     if not repeated.any():
         return alone
     together = pd.DataFrame([_together(group) for _, group in frame[repeated].groupby(key[repeated], sort=False)])
+    words = [name for name, kind in frame.dtypes.items() if not pd.api.types.is_numeric_dtype(kind)]
+    together = together.astype({name: frame[name].dtype for name in words})  # also where all of them are null
     return pd.concat([alone, together]).sort_values("cell").reset_index(drop=True) if len(alone) else together
 
 
