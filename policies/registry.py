@@ -110,6 +110,12 @@ def words_of(value: Any) -> Any:
 _PLACE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):([A-Za-z_]\w*)(:.*)?")
 
 
+def is_place(word: str) -> bool:
+    """Whether words say where a class is, `module:Class`, and do not begin with the name of a policy."""
+    found = _PLACE.fullmatch(word.strip())
+    return found is not None and not any(found[1] in available(kind) for kind in KINDS)
+
+
 def placed_class(word: str) -> tuple[Kind, str] | None:
     """Kind and words of a policy named by where its class is: `module:Class` or `module:Class:param=value`.
 
@@ -126,13 +132,20 @@ def placed_class(word: str) -> tuple[Kind, str] | None:
         The module cannot be imported, has no such class, or it is no policy; and as `adopt`.
     """
     found = _PLACE.fullmatch(word.strip())
-    if found is None or any(found[1] in available(kind) for kind in KINDS):
+    if found is None or not is_place(word):
         return None
     module, name, parameters = found.groups(default="")
     if (here := os.getcwd()) not in sys.path:
         sys.path.append(here)
     try:
         cls = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):  # the module is there, and misses another one
+            raise PolicyError(f"{word}: {module} cannot be imported ({error})") from error
+        raise PolicyError(
+            f"{word}: there is no module {module}, here or installed, nor a policy of that name (residency list "
+            "policies)"
+        ) from None
     except Exception as error:
         raise PolicyError(f"{word}: {module} cannot be imported ({type(error).__name__}: {error})") from error
     kind = next(
@@ -143,6 +156,25 @@ def placed_class(word: str) -> tuple[Kind, str] | None:
         bases = ", ".join(base.__name__ for base in KINDS.values())
         raise PolicyError(f"{word}: {what}; expected a class over {bases}")
     return kind, adopt(kind, cls) + parameters
+
+
+def named(kind: Kind, word: str) -> str:
+    """Words for a policy by its name, also where `word` says where its class is.
+
+    For words of a user only: whoever wrote a file of results does not say which code is run.
+
+    Raises
+    ------
+    PolicyError
+        As `placed_class`, or a class that decides something else.
+    """
+    found = placed_class(word)
+    if found is None:
+        return word
+    own, words = found
+    if own != kind:
+        raise PolicyError(f"{word} is no {kind} policy but decides {own}")
+    return words
 
 
 def _has_default(field: dataclasses.Field[Any]) -> bool:
@@ -258,7 +290,7 @@ def policy_of(kind: Literal["prefetch"], given: Given[PrefetchPolicy]) -> Prefet
 @overload
 def policy_of(kind: Literal["placement"], given: Given[PlacementPolicy]) -> PlacementPolicy: ...
 def policy_of(kind: Kind, given: Any) -> Policy:
-    """The policy that is meant by words, by a class (adopted, with its defaults) or by an instance.
+    """The policy that is meant by words or `module:Class`, by a class (adopted, with its defaults) or an instance.
 
     Raises
     ------
@@ -271,7 +303,7 @@ def policy_of(kind: Kind, given: Any) -> Policy:
         return create(kind, adopt(kind, given))
     if not isinstance(given, str):
         raise PolicyError(f"{kind} is {given!r}, expected a name, a policy or its class")
-    return create(kind, given)
+    return create(kind, named(kind, given))
 
 
 def sees_future(

@@ -354,7 +354,7 @@ def test_what_does_not_fit_is_named(package: str, capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("--policy nowhere:Thing", "nowhere:Thing: nowhere cannot be imported (ModuleNotFoundError"),
+        ("--policy nowhere:Thing", "nowhere:Thing: there is no module nowhere, here or installed, nor a policy"),
         ("--policy {0}:Lost", "{0}:Lost: {0} has no Lost; expected a class over EvictionPolicy"),
         ("--policy {0}:NoPolicy", "NoPolicy of {0} is no policy"),
         ("--policy {0}:Mru:nonsense=3", "eviction policy mru: unknown parameter"),
@@ -427,6 +427,71 @@ def test_the_baseline_is_always_there_and_nobody_competes_twice() -> None:
         entrant_of(3)  # type: ignore[arg-type]
     with pytest.raises(SimError):
         leaderboard({"chat": recorded(1)}, ["lfru"], {"nonsense": ["1"]}, workers=1)
+
+
+def said_by(capsys: pytest.CaptureFixture[str], words: str) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        main(words.split())
+    said = capsys.readouterr()
+    assert stopped.value.code in (0, None), said.err
+    return said.out
+
+
+def test_a_class_is_named_by_its_place_wherever_a_policy_is_chosen(package: str, capsys: Any) -> None:
+    place = "--hardware tesla-p40 --capacity 40% --miss fetch"
+    said_by(
+        capsys, f"run chat.parquet {place} --eviction {package}:Mru --admission {package}:Nobody --json r.json"
+    )
+    spec = json.loads(Path("r.json").read_text())["manifest"]
+    assert (spec["spec"]["eviction"], spec["spec"]["admission"]) == ("mru", "nobody")
+    assert set(spec["policies_sha256"]) == {"eviction", "admission"}
+    assert "mru" in said_by(capsys, f"replay chat.parquet --capacity 40% --eviction {package}:Mru")
+    assert "mru:skip=1" in said_by(capsys, f"curve chat.parquet --points 2 --eviction {package}:Mru:skip=1")
+    Path("s.toml").write_text(
+        'traces = { chat = "chat.parquet" }\n'
+        '[constants]\nhardware = "tesla-p40"\ncapacity = "40%"\nmiss = "fetch"\n'
+        f'[axes]\neviction = ["lru", "{package}:Mru"]\n'
+    )
+    said_by(capsys, "sweep s.toml --out swept --workers 1")
+    with pytest.raises(SystemExit):
+        main(["run", "chat.parquet", *place.split(), "--eviction", f"{package}:Nobody"])
+    assert f"{package}:Nobody is no eviction policy but decides admission" in capsys.readouterr().err
+
+
+def test_results_are_scored_where_their_policies_are_unknown(
+    package: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = "--hardware tesla-p40 --capacity 40% --miss fetch"
+    axes = f"--eviction lru --eviction {package}:Mru --prefetch none"
+    said_by(capsys, f"sweep --trace chat.parquet --out swept --workers 1 {place} {axes}")
+    said_by(capsys, f"run chat.parquet {place} --eviction {package}:Mru --json r.json")
+    monkeypatch.setattr("expert_residency.policies.registry._adopted", {})
+    assert "mru" in said_by(capsys, "score swept")
+    for words in ("score r.json", "score swept --trace chat.parquet"):
+        with pytest.raises(SystemExit) as stopped:
+            main(words.split())
+        assert stopped.value.code == 2
+        assert "unknown eviction policy 'mru'" in capsys.readouterr().err
+        assert "mru" in said_by(capsys, f"{words} --policy {package}:Mru")
+        monkeypatch.setattr("expert_residency.policies.registry._adopted", {})
+
+
+def test_a_file_of_results_imports_nothing(package: str, capsys: Any) -> None:
+    from expert_residency.sim.choices.spec import RunSpec
+
+    place = "--hardware tesla-p40 --capacity 40% --miss fetch"
+    said_by(capsys, f"run chat.parquet {place} --json r.json")
+    data = json.loads(Path("r.json").read_text())
+    data["manifest"]["spec"]["eviction"] = f"{package}:Mru"
+    Path("evil.json").write_text(json.dumps(data))
+    for words in ("score evil.json", "score evil.json --trace chat.parquet"):
+        with pytest.raises(SystemExit) as stopped:
+            main(words.split())
+        assert stopped.value.code == 2
+        capsys.readouterr()
+    with pytest.raises(SimError, match="is no name of a policy"):
+        RunSpec.from_dict(data["manifest"]["spec"])
+    assert package not in sys.modules
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "leaderboard.md"

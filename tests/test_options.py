@@ -323,7 +323,7 @@ CASES: dict[str, dict[str, Any]] = {
         )},
         "--trace": "--trace <in>/tiny.parquet", "--model": Refused(f"--model {MODEL}"),
         "--passes": Refused("--passes 3"), "--format": Refused("--format parquet"), "--json": "--json other.json",
-        "--compare": Refused("--compare lru nothing"),
+        "--compare": Refused("--compare lru nothing"), "--policy": Refused("--policy lru"),
     },
     "split": {
         "--cpu": f"{SPLIT} --cpu ryzen-5-5600x",

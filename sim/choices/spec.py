@@ -89,13 +89,13 @@ def _text(name: str, value: Any) -> str:
 
 
 def _policy(name: str, value: Any) -> str:
-    from expert_residency.policies import Policy, adopt
+    from expert_residency.policies import Policy, adopt, named
 
     if isinstance(value, Policy) or (isinstance(value, type) and issubclass(value, Policy)):
         return adopt(cast("Any", name), value)
     if not isinstance(value, str) or not value.strip():
         raise _refused(name, value, "a name, or in Python also a policy or its class")
-    return value
+    return named(cast("Any", name), value)
 
 
 def read_names(name: str, value: Any) -> tuple[str, ...]:
@@ -261,7 +261,7 @@ class RunSpec:
     layers_each: tuple[int, ...] | None = field(
         metadata=_choice(COUNTS, "MoE layers of each card, as 24+24; all on the first by default.")
     )
-    eviction: str = field(metadata=_choice(POLICY, "Eviction policy, NAME or NAME:param=value."))
+    eviction: str = field(metadata=_choice(POLICY, "Eviction policy, NAME, NAME:param=value or module:Class."))
     admission: str = field(metadata=_choice(POLICY, "Admission policy: which misses may take a slot."))
     prefetch: str = field(metadata=_choice(POLICY, "Prefetch policy."))
     placement: str | None = field(
@@ -359,7 +359,12 @@ class RunSpec:
         SimError
             It wrote something else.
         """
+        from expert_residency.policies.registry import KINDS, is_place
+
         try:
+            places = [word for word in map(plain.get, KINDS) if isinstance(word, str) and is_place(word)]
+            if places:  # whoever wrote a file of results does not say which code is run
+                raise KeyError(f"{places[0]} is no name of a policy")
             return cls(**(dict(plain) | {"capacity": Capacity.from_dict(plain["capacity"])}))
         except (TypeError, KeyError, AttributeError) as error:
             raise SimError(f"not the choices of a run, as a manifest has them ({error})") from None

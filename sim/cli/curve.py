@@ -62,12 +62,14 @@ def curve(
 ) -> None:
     """Hit rate against capacity for every policy, with the optimum."""
     from expert_residency.errors import SimError
-    from expert_residency.policies import available, create, sees_future
+    from expert_residency.policies import available, create, named, sees_future
     from expert_residency.sim.choices.capacity import Capacity
     from expert_residency.sim.runs.curve import even_capacities, hit_curve
     from expert_residency.sim.runs.optimum import check_bound
     from expert_residency.sim.runs.steps import Steps
 
+    admission = named("admission", admission)
+    eviction = [named("eviction", word) for word in eviction or ()]
     asked = list(dict.fromkeys([*(eviction or available("eviction")), *BOUNDS]))
     for spec in asked:  # all names are checked before anything runs
         create("eviction", spec)

@@ -66,7 +66,7 @@ def replay(
 ) -> None:
     """Count hits of eviction policies on a trace, beside the optimum and the compulsory-miss bound."""
     from expert_residency.errors import SimError
-    from expert_residency.policies import create, sees_future
+    from expert_residency.policies import create, named, sees_future
     from expert_residency.sim.choices.spec import make_capacity
     from expert_residency.sim.runs.basis import Basis
     from expert_residency.text import check_known
@@ -75,8 +75,10 @@ def replay(
         raise SimError(f"unknown oversize rule {oversize!r} (known: waves, overflow)")
     words = words or {}
     room = make_capacity(words)
-    admission, placement = words.get("admission", "always"), words.get("placement")
+    admission, placement = named("admission", words.get("admission", "always")), words.get("placement")
+    placement = placement and named("placement", placement)
     bounds = () if stream else BOUNDS
+    eviction = [named("eviction", word) for word in eviction or ()]
     asked = list(dict.fromkeys([*(eviction or (CAUSAL if stream else DEFAULT)), *bounds]))
     for spec in asked:  # all names are checked before anything runs
         create("eviction", spec)

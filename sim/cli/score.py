@@ -54,13 +54,25 @@ def score(
             "with an interval over requests.",
         ),
     ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy",
+            metavar="MODULE:CLASS",
+            help="Class of a policy of the runs that no package registers; or repeat it.",
+        ),
+    ] = None,
     json: JsonOpt = None,
 ) -> None:
     """Rank runs by time, with the share of the possible gain that each takes, and what binds it."""
     from expert_residency.errors import SimError
+    from expert_residency.policies import placed_class
     from expert_residency.sim.studies.bounds import assess
     from expert_residency.sim.studies.score import score as score_runs
 
+    for word in policy or ():
+        if placed_class(word) is None:
+            raise SimError(f"--policy {word}: expected where a class is, as my_policies:MyPolicy")
     if trace is None and (model or passes or fmt):
         raise SimError("--model, --passes and --format say how to read the runs' trace: give it with --trace")
     runs = [run for path in paths for run in _runs(path, by_seed=trace is not None)]

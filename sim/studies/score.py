@@ -66,6 +66,8 @@ class ScoredRun:
         Least time of any schedule, if it was found with the run.
     cells
         Numbers of the cells of a sweep that it is, one a seed.
+    foresight
+        Whether a policy sees the future, where the file says it: then its classes need not be here.
     """
 
     name: str
@@ -82,6 +84,7 @@ class ScoredRun:
     trace_name: str = ""
     bound_ns: int | None = None
     cells: Sequence[int] = ()
+    foresight: bool | None = None
 
     @property
     def trace(self) -> str:
@@ -120,6 +123,8 @@ class ScoredRun:
         """Whether a policy sees the future, so that the run is no candidate."""
         from expert_residency.policies import sees_future
 
+        if self.foresight is not None:
+            return self.foresight
         spec = filled(self.spec, {"seed": 0})
         return sees_future(
             str(spec["eviction"]),
@@ -178,7 +183,7 @@ class ScoredRun:
             moved | {"issued": int(row["prefetch_issued"])}, list(row["warnings"]), list(row.get("caveats", ())),
             [int(ns) for ns in row["request_ns"]] if row.get("request_ns") is not None else (),
             str(row.get("trace") or "") + _of_seeds(row), _int(row.get("bound_ns")),
-            row.get("cells", (row["cell"],)),
+            row.get("cells", (row["cell"],)), None if row.get("oracle") is None else bool(row["oracle"]),
         )  # fmt: skip
 
 
