@@ -300,3 +300,16 @@ def test_a_stored_trace_without_positions_says_that_it_has_no_context(trace):
     assert "a context of 1 token (" in found["context"]
     whole = caveats(trace, hardware=[load_profile(MACHINE)], spec=spec)
     assert "positions" not in {caveat.kind for caveat in whole}
+
+
+def test_drafts_that_cost_nothing_are_named():
+    model = load_model(MODEL)
+    style = load_style("qwen3-30b-a3b")
+    windows = generate(model, style, tokens=6, draft_tokens=2, seed=1, weights=False)
+    single = generate(model, style, tokens=6, seed=1, weights=False)
+    for engine, trace, named in (
+        ("llama.cpp", windows, True), ("strata", windows, False), ("strata-reference", windows, False),
+        ("llama.cpp", single, False),
+    ):  # fmt: skip
+        spec = RunSpec.for_engine(engine, MACHINE, "1GiB")
+        assert ("drafts" in kinds(caveats(trace, spec=spec))) == named, engine

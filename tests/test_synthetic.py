@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from expert_residency.errors import TraceError
+from expert_residency.sim.studies.drafts import gated
 from expert_residency.traces import bundled, read_trace
 from expert_residency.traces.builder import TraceBuilder
 from expert_residency.traces.synthetic import RoutingStyle, generate, list_styles, load_style, lru_curve, measure
@@ -120,6 +121,32 @@ def test_any_geometry_gives_well_formed_passes(case):
         assert (sizes_[trace.event_layer < depth] == 0).all()
         assert (sizes_[trace.event_layer >= depth] >= 1).all() or sizes["lookahead"][depth] < 1
         assert all(len(set(p)) == len(p) for p in np.split(experts, offsets[1:-1]))
+
+
+@given(st.integers(0, 4), st.floats(0, 1), st.floats(0, 1), st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_a_gated_window_has_as_many_drafts_as_the_drafter_is_sure_of(most, acceptance, floor, seed):
+    sizes = {"tokens": 12, "draft_tokens": most, "acceptance": acceptance, "seed": seed}
+    trace = generate(TINY, STYLE, draft_floor=floor, **sizes)
+    rows = trace.event_rows[trace.event_layer == 0]
+    assert rows.min() >= 1
+    assert rows.max() <= 1 + most
+    assert (trace.pass_emits <= rows).all()
+    assert trace.pass_emits.sum() == 12
+    if floor == 0:
+        assert trace.content_hash == generate(TINY, STYLE, **sizes).content_hash
+
+
+def test_a_floor_of_a_half_keeps_two_of_three_drafts_and_most_of_them_hold():
+    trace = generate(
+        TINY, STYLE, tokens=4000, draft_tokens=3, acceptance=0.76, draft_floor=0.5, seed=1, weights=False
+    )
+    drafted = trace.event_rows[trace.event_layer == 0] - 1
+    rows, tokens = gated(4, 0.76, 0.5)
+    assert drafted.mean() == pytest.approx(rows - 1, abs=0.1)
+    assert drafted.mean() == pytest.approx(2.1, abs=0.2), "as published"
+    assert trace.pass_emits.mean() == pytest.approx(tokens, abs=0.1), "and as the study's average has it"
+    assert 0.64 < (trace.pass_emits - 1).sum() / drafted.sum() < 0.85
 
 
 def test_positions_follow_the_accepted_tokens():

@@ -21,7 +21,7 @@ from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.cliffs import Cliff, cliffs, standing_of
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import RunSpec
-from expert_residency.traces import ModelGeometry, RoutingTrace
+from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
 from expert_residency.traces.file_sizes import check_of
 from expert_residency.traces.geometry import list_models, load_model
 
@@ -62,6 +62,8 @@ class TraceFacts:
         Positions of the longest request.
     unplaced
         Whether rows have no position.
+    windows
+        Whether drafts are verified in it.
     meta
         What the reader noted.
     """
@@ -74,6 +76,7 @@ class TraceFacts:
     most_rows: int
     longest: int = 1
     unplaced: bool = False
+    windows: bool = False
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -84,7 +87,8 @@ class TraceFacts:
             trace.geometry, trace.synthetic, frozenset(present.tolist()),
             frozenset(np.unique(trace.pass_request).tolist()),
             int(trace.pass_emits[trace.pass_phase != 0].sum()), int(trace.event_rows.max(initial=1)),
-            int(trace.row_position.max(initial=0)) + 1, bool((trace.row_position < 0).any()), trace.meta,
+            int(trace.row_position.max(initial=0)) + 1, bool((trace.row_position < 0).any()),
+            bool((trace.pass_phase == Phase.VERIFY).any()), trace.meta,
         )  # fmt: skip
 
     def joined(self, part: TraceFacts) -> TraceFacts:
@@ -93,6 +97,7 @@ class TraceFacts:
             self, layers=self.layers | part.layers, requests=self.requests | part.requests,
             decode_tokens=self.decode_tokens + part.decode_tokens, most_rows=max(self.most_rows, part.most_rows),
             longest=max(self.longest, part.longest), unplaced=self.unplaced or part.unplaced,
+            windows=self.windows or part.windows,
         )  # fmt: skip
 
 
@@ -263,6 +268,18 @@ def cliff_caveats(found: Iterable[Cliff]) -> Iterator[Caveat]:
             yield Caveat("cliff", cliff.text)
 
 
+def free_drafts(asked: Asked) -> Iterator[Caveat]:
+    """Verify windows under an engine whose drafting has no cost."""
+    if asked.trace is None or not asked.trace.windows or asked.spec is None:
+        return
+    if load_engine(asked.spec.engine).draft_us is None:
+        yield Caveat(
+            "drafts",
+            f"engine {asked.spec.engine} has no cost of drafting (draft_us), so the drafts of these windows cost "
+            "nothing but their rows: Strata's take 0.55 to 1.3 ms each",
+        )
+
+
 def never_compared(asked: Asked) -> Iterator[Caveat]:
     """Model and card of which no measured run was ever laid beside a predicted one."""
     model = asked.geometry.name.lower()
@@ -292,7 +309,7 @@ def short(asked: Asked) -> Iterator[Caveat]:
 
 CHECKS: tuple[Callable[[Asked], Iterable[Caveat]], ...] = (
     synthetic, partial_layers, as_read, missing_sizes, unchecked_sizes, cpu_arithmetic, context_left_out,
-    positions_missing, attention_left_out, near_a_cliff, never_compared, short,
+    positions_missing, attention_left_out, near_a_cliff, free_drafts, never_compared, short,
 )  # fmt: skip
 
 

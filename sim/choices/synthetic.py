@@ -19,8 +19,9 @@ PREFIX = "synthetic:"
 STYLE = "qwen3.8-flash-next"
 TOKENS, SEED = 448, 1
 """Where words give none."""
-SIZES = ("tokens", "prompt_tokens", "requests", "seed", "draft_tokens", "acceptance")
+SIZES = ("tokens", "prompt_tokens", "requests", "seed", "draft_tokens", "acceptance", "draft_floor")
 """Arguments of the generator that a table may have, beside `style` and the style's own numbers."""
+_SHARES = ("acceptance", "draft_floor")
 
 
 def table_of(words: str) -> dict[str, Any]:
@@ -94,8 +95,8 @@ def _check(sizes: Mapping[str, Any]) -> None:
     for key, value in sizes.items():
         if key not in SIZES:
             faults.append(f"unknown key {key!r} (known: style, {', '.join(SIZES)}, or one of the style's)")
-        elif not is_number(value) or (key != "acceptance" and type(value) is not int):
-            wanted = "a number" if key == "acceptance" else "a whole number"
+        elif not is_number(value) or (key not in _SHARES and type(value) is not int):
+            wanted = "a number" if key in _SHARES else "a whole number"
             faults.append(f"{key} is {value!r}, expected {wanted}")
     if "tokens" not in sizes:
         faults.append("tokens is missing")

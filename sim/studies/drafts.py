@@ -15,6 +15,7 @@ from expert_residency.errors import SimError
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.traces import RoutingTrace
+from expert_residency.traces.synthetic.drafts import SURE
 from expert_residency.traces.windows import compose_windows
 
 
@@ -23,9 +24,6 @@ def emitted(rows: int, acceptance: float) -> float:
     return sum(acceptance**i for i in range(rows))
 
 
-SURE = 0.5
-"""Second parameter of a draft's confidence, a Beta distribution whose mean is the acceptance: a floor of 0.5 keeps
-2.1 of three drafts, of which 0.74 are accepted, as the engine Strata reports (2.1; 0.64 to 0.85)."""
 _GRID = 4_000
 
 

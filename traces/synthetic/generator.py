@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from expert_residency.errors import TraceError
 from expert_residency.traces.geometry import ModelGeometry
+from expert_residency.traces.synthetic.drafts import Drafting
 from expert_residency.traces.synthetic.process import FloatArray, ModelBias, RequestProcess, stream
 from expert_residency.traces.synthetic.style import RoutingStyle
 from expert_residency.traces.trace import IntArray, Phase, RoutingTrace
@@ -30,6 +31,7 @@ def generate(
     seed: int = 0,
     draft_tokens: int = 0,
     acceptance: float = 0.7,
+    draft_floor: float = 0.0,
     weights: bool = True,
     lookahead: Mapping[int, float] | None = None,
 ) -> RoutingTrace:
@@ -46,10 +48,10 @@ def generate(
         Sizes, per request. A prefill pass emits 1 token beside these.
     seed
         Which workload; requests draw from independent streams.
-    draft_tokens, acceptance
-        Drafts of a verify window, and the chance that a draft is accepted when those before it were. A window
-        emits the accepted drafts and one token more; the rows of rejected drafts are in the trace and leave
-        no memory.
+    draft_tokens, acceptance, draft_floor
+        Drafts of a verify window, and the chance that a draft is accepted when those before it were. With a floor
+        a window has as many as the drafter holds for that likely, none to `draft_tokens`. It emits the accepted
+        drafts and one token more; the rows of rejected drafts are in the trace and leave no memory.
     weights
         Whether rows carry mixing weights (they add up to 1 within rounding to 1/4096).
     lookahead
@@ -68,7 +70,8 @@ def generate(
         A size, chance or depth out of range.
     """
     lookahead = dict(sorted((lookahead or {}).items()))
-    _check(geometry, tokens, prompt_tokens, requests, seed, draft_tokens, acceptance, lookahead)
+    _check(geometry, tokens, prompt_tokens, requests, seed, draft_tokens, lookahead)
+    drafting = Drafting(draft_tokens, acceptance, draft_floor)
     bias = ModelBias(style, geometry.n_layers, geometry.experts)
     passes = _Passes(geometry.top_k, min(2 * geometry.top_k, geometry.experts) if lookahead else geometry.top_k)
     for request in range(requests):
@@ -78,11 +81,10 @@ def generate(
         if prompt_tokens:
             passes.add(process, request, Phase.PREFILL, 0, prompt_tokens, kept=prompt_tokens, emits=1)
         while position < prompt_tokens + tokens:
-            refused = np.flatnonzero(chance.random(draft_tokens) >= acceptance)
-            accepted = int(refused[0]) if len(refused) else draft_tokens
+            drafted, accepted = drafting.window(chance)
             emits = min(1 + accepted, prompt_tokens + tokens - position)
             phase = Phase.VERIFY if draft_tokens else Phase.DECODE
-            passes.add(process, request, phase, position, 1 + draft_tokens, kept=emits, emits=emits)
+            passes.add(process, request, phase, position, 1 + drafted, kept=emits, emits=emits)
             position += emits
     meta = {
         "synthetic": True,
@@ -205,14 +207,13 @@ def _check(
     requests: int,
     seed: int,
     draft_tokens: int,
-    acceptance: float,
     lookahead: Mapping[int, float],
 ) -> None:
     if geometry.experts > np.iinfo(np.int16).max:
         raise TraceError(
             f"a trace holds expert ids up to {np.iinfo(np.int16).max}, not {geometry.experts} experts"
         )
-    sizes = {"tokens": tokens, "prompt tokens": prompt_tokens, "seed": seed, "draft tokens": draft_tokens}
+    sizes = {"tokens": tokens, "prompt tokens": prompt_tokens, "seed": seed}
     for what, value in sizes.items():
         if value < 0:
             raise TraceError(f"{what} must not be negative (found {value})")
@@ -226,8 +227,6 @@ def _check(
             f"{rows:,} rows of {geometry.n_layers} layers are more than {_MOST_ROUTED:,} routed experts: fewer "
             "tokens or requests"
         )
-    if not 0.0 <= acceptance <= 1.0:
-        raise TraceError(f"acceptance must be between 0 and 1 (found {acceptance})")
     for depth, recall in lookahead.items():
         if not (1 <= depth < geometry.n_layers and 0.0 <= recall <= 1.0):
             raise TraceError(

@@ -67,6 +67,7 @@ class Workload(BaseModel):
     prompt_tokens: int = Field(default=0, ge=0)
     draft_tokens: int = Field(default=0, ge=0)
     acceptance: float = Field(default=0.7, ge=0, le=1)
+    draft_floor: float = Field(default=0.0, ge=0, le=1)
     about: str = ""
 
 
