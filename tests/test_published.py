@@ -27,10 +27,15 @@ def groups():
 def test_rows_whose_report_made_a_constant_are_apart(groups):
     rows = [row for g in groups.values() for row in g.rows]
     held = [row for row in rows if not row.seen_by]
-    assert {row.window.run.profile for row in held} == {"rtx-5070-7600", "rtx-3090", "rtx-4060ti"}
+    assert {row.window.run.profile for row in held} == {
+        "rtx-5070-7600",
+        "rtx-3090",
+        "rtx-4060ti",
+        "rtx-4090-laptop",
+    }
     assert statistics.median(abs(row.error) for row in held) < 0.12
-    slopes = groups["1x-rtx-4090-laptop-laptop-cpu"].rows
-    assert {one.constant for row in slopes for one in row.seen_by} == {"cpu.expert_gb_per_s.pinned.default"}
+    slopes = groups["1x-rtx-5070-ti-ryzen-9-5900x"].rows
+    assert {one.constant for row in slopes for one in row.seen_by} == {"row_us"}
 
 
 def test_constants_that_saw_rows_exist_and_none_is_forgotten(groups):
@@ -41,7 +46,7 @@ def test_constants_that_saw_rows_exist_and_none_is_forgotten(groups):
     for one in named:
         model = load_engine(one.where) if one.where in list_engines() else load_profile(one.where)
         quantity = reduce(getattr, one.constant.split("."), model)
-        assert quantity.kind in ("derived", "measured")
+        assert quantity.kind in ("derived", "measured") or quantity.spread, "see tests/test_identified.py"
         assert any(one.report in source for source in reports)
     for name in list_profiles():
         known = {one.constant for one in named if one.where == name}

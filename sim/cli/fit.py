@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from expert_residency.sim.cli.tables import Sheet
-    from expert_residency.sim.studies.fit import FitResult
+    from expert_residency.sim.studies.fit import FitResult, MeasuredRun
     from expert_residency.sim.studies.fit.fit import Fitted, NextRun
     from expert_residency.traces import RoutingTrace
 
@@ -41,8 +41,8 @@ def fit(
         typer.Argument(
             metavar="RUNS",
             help="Measured runs: a CSV with a column tokens_per_s and one for each choice that differs (capacity, "
-            "n_cpu_moe, depth, miss, ..., or a field of the preset as pcie_share), or what llama-bench -o json "
-            "writes.",
+            "n_cpu_moe, depth, miss, ..., or a field of the preset as pcie_share), what llama-bench -o json "
+            "writes, or the log of Strata's server.",
         ),
     ],
     hardware: Annotated[
@@ -61,7 +61,10 @@ def fit(
     fmt: FormatOpt = None,
     windows: Annotated[
         str | None,
-        typer.Option(metavar="ROWS,EMITTED", help="Verify windows of an engine that drafts, on average."),
+        typer.Option(
+            metavar="ROWS,EMITTED",
+            help="Verify windows of an engine that drafts, on average; by default those of a log.",
+        ),
     ] = None,
     passes: Annotated[int, typer.Option(min=4, help="Passes of the trace that each run simulates.")] = PASSES,
     noise: Annotated[float, typer.Option(help="Standard deviation of a measured speed, in percent.")] = 3.0,
@@ -88,11 +91,16 @@ def fit(
     measured, left_out = read_runs(runs)
 
     @cache
-    def trace_of(own: str | None) -> RoutingTrace:
+    def composed(own: str | None, shape: tuple[float, float] | None) -> RoutingTrace:
         found = routing_of(own or model, trace, fmt, passes=passes)
-        return compose_windows(found, **_windows(windows)) if windows else found
+        return found if shape is None else compose_windows(found, rows=shape[0], emitted=shape[1])
 
-    geometry = trace_of(measured[0].model).geometry
+    given = _windows(windows) if windows else None
+
+    def trace_of(run: MeasuredRun) -> RoutingTrace:
+        return composed(run.model, given or (run.windows if run.windows != (1.0, 1.0) else None))
+
+    geometry = trace_of(measured[0]).geometry
     measured, others = of_one_machine(measured, geometry, hardware.count("+") + 1)
     left_out += others
     if not measured:
@@ -102,7 +110,7 @@ def fit(
         measured, hardware, engine, trace_of, noise=noise / 100,
         progress=None if quiet else lambda step: say(f"{step} ...", err=True),
     )  # fmt: skip
-    said = texts(caveats(trace_of(measured[0].model), hardware=found.profiles, context_counted=True))
+    said = texts(caveats(trace_of(measured[0]), hardware=found.profiles, context_counted=True))
     if json is not None:
         write_json(json, _plain(found, left_out, said))
     if out is not None:
@@ -114,14 +122,14 @@ def fit(
     warn([f"left out: {row}" for row in left_out])
 
 
-def _windows(text: str) -> dict[str, float]:
+def _windows(text: str) -> tuple[float, float]:
     from expert_residency.errors import SimError
 
     try:
         rows, emitted = map(float, text.split(","))
     except ValueError:
         raise SimError(f"--windows {text}: expected rows and emitted tokens of a window, as 3.5,2.6") from None
-    return {"rows": rows, "emitted": emitted}
+    return rows, emitted
 
 
 def _print(found: FitResult, engine: str) -> None:

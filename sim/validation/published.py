@@ -155,7 +155,19 @@ def engine_of(run: StrataRun) -> EnginePreset:
     return load_engine("strata-reference" if "spec-corrupt" in run.flags else "strata")
 
 
-def _item(run: StrataRun, profile: HardwareProfile, preset: EnginePreset) -> _Item:
+def item_of(run: StrataRun, profile: HardwareProfile, preset: EnginePreset) -> _Item:
+    """What a row's prediction is made of.
+
+    Parameters
+    ----------
+    run, profile, preset
+        The row, its machine and its engine.
+
+    Returns
+    -------
+    (Window, Costs, ModelGeometry, EnginePreset)
+        Its window, times, model and engine.
+    """
     geometry = load_model(MODELS[run.model], quant_of(run))
     first = geometry.n_layers // run.n_gpus
     split = (first,) * (run.n_gpus - 1) + (geometry.n_layers - first * (run.n_gpus - 1),)
@@ -169,7 +181,7 @@ def interval_of(made: Prediction) -> Interval:
     run = made.window.run
 
     def speed(drawn: Drawn) -> float:
-        window, costs, geometry, preset = _item(run, drawn[0][0], drawn[1])
+        window, costs, geometry, preset = item_of(run, drawn[0][0], drawn[1])
         return 1.0 / predict_ms(window, costs, drawn[0][0], geometry, preset)
 
     workload = TOKENS_SD if made.window.tokens is None else 0.0
@@ -188,7 +200,7 @@ def predict_group(name: str, runs: Sequence[StrataRun]) -> Group:
     """
     profile = load_profile(runs[0].profile)
     constants = load_constant_sources()
-    items = [_item(run, profile, engine_of(run)) for run in runs]
+    items = [item_of(run, profile, engine_of(run)) for run in runs]
     chosen = [item for item in items if item[0].run.use == "fit"]
     free = [KNOBS[0]] if any(window.tokens is None for window, *_ in items) else []
     free += [knob for knob in KNOBS[1:] if knob != "processor rate" or any(w.cpu for w, *_ in items)]

@@ -40,6 +40,10 @@ FELT = 0.005
 DETERMINED, TIED, AGAINST = 0.5, 0.7, 2.5
 Z90 = 1.645
 ROUNDS, HALVINGS = 10, 5
+STARTS = (0.3, 1.0, 3.3)
+"""Factors on a constant that its fits begin at."""
+WORSE = 2.7
+"""Misfit by which an answer may be worse than the best and still be one: 90 % of chi squared, one degree."""
 SETTLED = 0.01
 """Fall of the misfit below which the fit is done."""
 BIRGE = 2.0
@@ -234,11 +238,53 @@ def most_likely(
     return Likely(tuple(chosen), at, before, base, slopes, cost)
 
 
+def identified(
+    model_from: Callable[[float], Speeds[RunT]], path: tuple[str, ...], runs: Sequence[RunT], measured: Array,
+    noise: float,
+) -> tuple[float, float] | None:  # fmt: skip
+    """Between which values of one constant runs are explained equally well, wherever the fit begins.
+
+    The curvature where a fit ends is that of one answer. Where the longer of two times counts there may be others:
+    a slow processor, or a fast one behind a slow link.
+
+    Parameters
+    ----------
+    model_from
+        Speeds of the runs with the constant begun at a factor on its value.
+    path
+        Of the constant.
+    runs, measured : (runs,)
+        What was run, and logarithms of its speeds.
+    noise
+        Standard deviation of a measured logarithm.
+
+    Returns
+    -------
+    (float, float) or None
+        Ends of 90 % of what explains the runs; None if no answer feels the constant.
+    """
+    answers = []
+    for start in STARTS:
+        model = model_from(start)
+        likely = most_likely(model, runs, measured, model.logs(runs, {}), noise)
+        here = next((i for i, one in enumerate(likely.chosen) if one.path == path), None)
+        if here is None:
+            continue
+        prior = np.array([one.sd for one in likely.chosen])
+        sd = math.sqrt(_covariance(likely.slopes, prior, noise)[here, here])
+        value = likely.chosen[here].value * math.exp(likely.at[here])
+        answers.append((likely.cost, value * math.exp(-Z90 * sd), value * math.exp(Z90 * sd)))
+    if not answers:
+        return None
+    good = [one for one in answers if one[0] <= min(answers)[0] + WORSE]
+    return min(low for _, low, _ in good), max(high for _, _, high in good)
+
+
 class _Model(Speeds[MeasuredRun]):
     """Runs of one machine and engine by name."""
 
     def __init__(
-        self, hardware: str, engine: str, trace_of: Callable[[str | None], RoutingTrace], given: frozenset[str],
+        self, hardware: str, engine: str, trace_of: Callable[[MeasuredRun], RoutingTrace], given: frozenset[str],
         jobs: int,
     ) -> None:  # fmt: skip
         spec = make_spec({"hardware": hardware, "engine": engine, "capacity": "0B"})
@@ -250,7 +296,7 @@ class _Model(Speeds[MeasuredRun]):
 
     def speed(self, run: MeasuredRun, logs: Mapping[Constant, float]) -> float:
         """Tokens/s of a run."""
-        trace = self.trace_of(run.model)
+        trace = self.trace_of(run)
         factors = {one: math.exp(x) for one, x in logs.items() if x}
         profiles, preset = scaled(self.profiles, self.preset, factors)
         words = {"hardware": self.hardware, "engine": self.engine, **run.words}
@@ -274,7 +320,7 @@ def fit_runs(
     runs: Sequence[MeasuredRun],
     hardware: str,
     engine: str,
-    trace_of: Callable[[str | None], RoutingTrace],
+    trace_of: Callable[[MeasuredRun], RoutingTrace],
     *,
     noise: float = 0.03,
     progress: Callable[[str], None] | None = None,
@@ -288,7 +334,7 @@ def fit_runs(
     hardware, engine
         Profile (several joined by +) and preset that the runs were made with: the priors.
     trace_of
-        Routing for a model's name; None: the model of the command.
+        Routing of a run: its model's, with its windows.
     noise
         Standard deviation of a measured speed, as a share of it.
     progress

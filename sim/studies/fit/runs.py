@@ -1,4 +1,4 @@
-"""Measured runs from files: a plain table of choices and tokens/s, or what `llama-bench -o json` writes."""
+"""Measured runs from files: a table of choices and tokens/s, what `llama-bench -o json` writes, Strata's log."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ class MeasuredRun:
         Fields of the engine's preset that the run sets.
     bench
         The row of llama-bench that it is, as written.
+    windows
+        Rows and emitted tokens of its verify windows on average, where the file says.
     """
 
     name: str
@@ -50,6 +52,7 @@ class MeasuredRun:
     n_cpu_moe: int | None = None
     knobs: Mapping[str, float] = field(default_factory=dict)
     bench: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    windows: tuple[float, float] | None = None
 
 
 def read_runs(path: Path) -> tuple[list[MeasuredRun], list[str]]:
@@ -73,6 +76,10 @@ def read_runs(path: Path) -> tuple[list[MeasuredRun], list[str]]:
         from expert_residency.sim.studies.fit.llama_bench import read_llama_bench
 
         runs, left_out = read_llama_bench(text, path)
+    elif "strata serve: prompt " in text:
+        from expert_residency.sim.studies.fit.strata_log import read_strata_log
+
+        runs, left_out = read_strata_log(text, path)
     else:
         runs, left_out = _table(text, path), []
     if not runs:
