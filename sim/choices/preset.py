@@ -95,6 +95,9 @@ class EnginePreset(BaseModel):
         What a layer takes longer if the card's link is copying when it begins.
     adapt_waits
         Whether the next pass waits for the exchange copies of a periodic policy.
+    weights
+        `mapped`: weights beside experts are a mapped file in the memory that holds the expert cache, so that what
+        does not fit is read again in every pass. By default they are loaded.
     policy
         Choices of a run that this engine makes if the user does not: eviction, admission, placement, scope, host,
         kv_type.
@@ -139,6 +142,7 @@ class EnginePreset(BaseModel):
     fill_us: Quantity | None = None
     fill_copy_us: Quantity | None = None
     beside_us: Quantity | None = None
+    weights: Literal["mapped"] | None = None
     policy: dict[Chosen, str] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
     knobs: dict[str, Knob] = Field(default_factory=dict)

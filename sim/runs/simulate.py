@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from expert_residency.sim.runs.requests import apart, joined_run, one_by_one
 from expert_residency.sim.timed.attention import Context, lengths
 from expert_residency.sim.timed.engine import Policies, SimPyEngine
 from expert_residency.sim.timed.host import HostPlan, plan_host
+from expert_residency.sim.timed.host.weights import IN_MEMORY, MappedWeights
 from expert_residency.sim.timed.machine import Machine
 from expert_residency.sim.timed.page_cache import PageCache
 from expert_residency.sim.timed.result import RunResult
@@ -105,11 +106,12 @@ def prepare(
         chosen.future = _future(trace, recorder is not None)
     told = future_for(placement, trace, lambda: chosen.future)
     pool = _pool(trace, spec, machine)
-    _check_vram(machine, trace, pool.capacity, spec, chosen.insertion.staging_slots)
+    weights = _check_vram(machine, trace, pool.capacity, spec, preset, chosen.insertion.staging_slots)
     cache = CachePool(pool, eviction, admission, chosen.future, alloc=recorder or alloc)
     ranked = ranked_by(placement, pool, told)
     placed = cache.place(ranked)
     host_plan = plan_host(trace.geometry, machine.host, spec.host, on_card=placed, ranked=ranked)
+    host_plan = replace(host_plan, weights=weights)
     cached = _page_cache(spec, machine.host, trace.geometry, host_plan, page_cache)
     return Prepared(
         machine.cards, preset, machine, cache, chosen, miss, host_plan, cached, placed, context,
@@ -257,6 +259,12 @@ def simulate(
         caveats(kept_with(trace, "facts", lambda: TraceFacts.of(trace)), hardware=ready.profiles, spec=spec)
     )
     result.warnings = _warnings(trace, result, spec, ready.machine, sum(ready.cache.pool.capacity))
+    if missing := host_plan.weights.missing_bytes:
+        result.warnings.append(
+            f"{missing / 2**30:.2f} of {host_plan.weights.nbytes / 2**30:.2f} GiB of weights beside experts do "
+            "not fit into memory with this cache and are read again for every token, at the least: a smaller one "
+            "is faster"
+        )
     return result
 
 
@@ -297,24 +305,30 @@ def _future(trace: RoutingTrace, compiled: bool) -> Future:
 
 
 def _check_vram(
-    machine: Machine, trace: RoutingTrace, room: Sequence[int], spec: RunSpec, staging_slots: int
-) -> None:
+    machine: Machine, trace: RoutingTrace, room: Sequence[int], spec: RunSpec, preset: EnginePreset,
+    staging_slots: int,
+) -> MappedWeights:  # fmt: skip
     """Refuse a cache that a card cannot hold beside dense weights, the trace's longest context and the reserve.
 
-    A capacity that was worked out from what a context leaves has its own, which is counted in it.
+    A capacity that was worked out from what a context leaves has its own, which is counted in it. Weights that are
+    a mapped file need no room: what of them memory holds is the answer.
     """
     geometry, worked_out = trace.geometry, counts_context(spec.capacity)
     tokens = int(lengths(trace, spec.depth).max(initial=1))
     budgets = run_budgets(
         geometry, machine.cards, machine.layer_card, tokens=tokens, kv_type=spec.kv_type,
-        divided=load_engine(spec.engine).places == "layers", worked_out=worked_out,
+        divided=preset.places == "layers", worked_out=worked_out,
     )  # fmt: skip
     needs = vram_needs(
         geometry, machine.layer_card, room, by_layer=spec.capacity.scope == "layer", staging_slots=staging_slots
     )
-    for number, (cache, _) in needs.items():
+    found, mapped = IN_MEMORY, preset.weights == "mapped"
+    for number, (cache, weights) in needs.items():
         card, budget = machine.cards[number], budgets[number]
-        left = budget.cache_bytes + (card.gpu.vram_reserve_bytes if worked_out else 0)
+        left = budget.cache_bytes + (card.gpu.vram_reserve_bytes if worked_out else 0) + (weights if mapped else 0)
+        if mapped:
+            free = card.ram.total_bytes - card.ram.os_reserve_bytes
+            found = MappedWeights(weights, free - cache - (budget.taken_bytes - weights))
         if cache > left:
             counted = geometry.session_shape is not None and not worked_out
             context = f", a context of {tokens:,} tokens ({spec.kv_type} KV)" if counted else ""
@@ -325,6 +339,7 @@ def _check_vram(
                 "left for experts (residency vram)",
                 lacks="vram",
             )
+    return found
 
 
 def vram_needs(

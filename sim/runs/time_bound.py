@@ -252,7 +252,7 @@ class _Question:
         self.ready = ready
         machine, plan, pool = ready.machine, ready.host_plan, ready.cache.pool
         geometry = trace.geometry
-        self.costs = Costs.of(geometry, machine, ready.preset, plan.cpu_sources)
+        self.costs = Costs.of(geometry, machine, ready.preset, plan.cpu_sources, plan.weights)
         self.processor = ready.miss in ("cpu", "hybrid")
         self.layer = trace.event_layer.astype(np.int64)
         self.card_of_layer = np.asarray(machine.layer_card, dtype=np.int64)

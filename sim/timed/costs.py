@@ -11,6 +11,7 @@ from expert_residency.hwmodels.units import ns_for_bytes
 from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.timed import rules
 from expert_residency.sim.timed.host import SOURCES
+from expert_residency.sim.timed.host.weights import IN_MEMORY, MappedWeights
 from expert_residency.sim.timed.machine import Machine
 from expert_residency.traces import ModelGeometry
 
@@ -67,6 +68,7 @@ class Costs:
         machine: Machine,
         preset: EnginePreset,
         cpu_sources: Sequence[ExpertSource] = SOURCES,
+        weights: MappedWeights = IN_MEMORY,
     ) -> Costs:
         """Tables for one model on one machine under one engine; the pool reads by `cpu_sources` of the profile.
 
@@ -80,6 +82,8 @@ class Costs:
             The engine's fixed times.
         cpu_sources
             Memory that each source of the host plan is priced as.
+        weights
+            What of the weights beside experts is read from the drive in every pass, at the rate of its read-ahead.
 
         Returns
         -------
@@ -97,12 +101,18 @@ class Costs:
             most = round(cpu.most_gb_per_s(preset.cpu_core_gb_per_s.value) * 1000)
             rates = [min(rate, most) for rate in rates]
         last = machine.layer_card[-1]
+        again = machine.host.disk.read_ahead_mb_per_s
+
+        def read(nbytes: int, card: int) -> int:
+            missing = weights.missing_of(nbytes)
+            return ns_for_bytes(nbytes, dense_rate[card]) + (ns_for_bytes(missing, again) if missing else 0)
+
         groups = [card.gpu.group_points for card in cards]
         sync = [card.gpu.sync_ns for card in cards]
         seldom = preset.syncs == "cpu"  # the ids go to the host only where it computes
         return cls(
             dense_ns=[
-                round(preset.dense_launches.value * launch[card]) + ns_for_bytes(nbytes, dense_rate[card])
+                round(preset.dense_launches.value * launch[card]) + read(nbytes, card)
                 for nbytes, card in zip(geometry.dense_bytes, machine.layer_card, strict=True)
             ],
             dense_flop=[int(2 * 8 * nbytes / bits) if bits else 0 for nbytes in geometry.dense_bytes],
@@ -118,8 +128,8 @@ class Costs:
             cpu_mb_per_s=rates,
             cpu_flop_per_ns=round(cpu.arithmetic.value),
             dispatch_ns=cpu.dispatch_ns + preset.cpu_layer_ns + (max(sync) if seldom else 0),
-            head_ns=ns_for_bytes(geometry.head_bytes, dense_rate[last]) if geometry.head_bytes else 0,
-            first_ns=ns_for_bytes(geometry.dense_only_bytes, dense_rate[0]) if geometry.dense_only_bytes else 0,
+            head_ns=read(geometry.head_bytes, last) if geometry.head_bytes else 0,
+            first_ns=read(geometry.dense_only_bytes, 0) if geometry.dense_only_bytes else 0,
             row_bytes=geometry.token_handoff_bytes,
             machine=machine,
         )

@@ -108,7 +108,7 @@ def costs_table(
     t.Costs
         Tables in ns, bytes and MB/s.
     """
-    costs = Costs.of(trace.geometry, machine, preset, plan.cpu_sources)
+    costs = Costs.of(trace.geometry, machine, preset, plan.cpu_sources, plan.weights)
     cards, most = len(machine.cards), int(trace.event_rows.max(initial=1))
     handoff = ints(cards * (most + 1))
     for card in sorted(set(machine.layer_card) - {0}):

@@ -131,7 +131,7 @@ class SimPyEngine:
         self.progress = progress
         self.env: Any = simpy.Environment()
         """Its time is integer ns throughout."""
-        self.costs = Costs.of(geometry, machine, preset, host_plan.cpu_sources)
+        self.costs = Costs.of(geometry, machine, preset, host_plan.cpu_sources, host_plan.weights)
         self._attention_ns = attention_ns(trace, machine, context).tolist()
         self.stats = PrefetchStats(pages=policies.insertion.rule == "pages")
         self.slots = Slots(cache, self.stats, self._settled)

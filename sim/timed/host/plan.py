@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from expert_residency.hwmodels.profile import ExpertSource
+from expert_residency.sim.timed.host.weights import IN_MEMORY, MappedWeights
 
 PINNED, PAGEABLE, PAGE_CACHE, DISK = 0, 1, 2, 3
 """Where an expert is. PAGE_CACHE in a plan means "in the file": the cache's state decides between it and DISK."""
@@ -38,6 +39,8 @@ class HostPlan:
         (the same over a spare slot, both directions at once, nobody waits).
     load_bytes
         Read from the drive before the first pass.
+    weights
+        What of the weights beside experts is read again in every pass.
     """
 
     mode: str
@@ -51,6 +54,7 @@ class HostPlan:
     access: str = "direct"
     swap: str = "copy"
     load_bytes: int = 0
+    weights: MappedWeights = IN_MEMORY
 
     @property
     def swaps_only(self) -> str:
