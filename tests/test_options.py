@@ -251,6 +251,7 @@ CASES: dict[str, dict[str, Any]] = {
         "--host": alone(BOARD + " --host flash", BOARD + " --host mmap"), "--format": Refused("--format nothing"),
         "--passes": Whole(*(f"leaderboard <in>/tiny.parquet {BOARD} --json o.json --passes {n}" for n in (2, 5))),
         "--cells": "--cells kept", "--workers": Refused("--workers 0"), "--out": "--out b.md",
+        "--plot": "--plot b.png",
         "--json": "--json other.json",
     },
     "list": {"--template": "--template", "--json": "--json out.json"},

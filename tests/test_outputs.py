@@ -45,6 +45,7 @@ COMMANDS = {
     "inspect --json": "inspect tiny.parquet --json {}",
     "leaderboard --json": f"{BOARD} --json {{}}",
     "leaderboard --out": f"{BOARD} --out {{}}.md",
+    "leaderboard --plot": f"{BOARD} --plot {{}}.svg",
     "list --json": "list policies --json {}",
     "machine --json": "machine tesla-p40 --json {}",
     "machine --out": "machine tesla-p40 --out {}.toml",
@@ -71,7 +72,8 @@ SLOW = (
     "demo --json", "fit --json", "fit --out", "validate --json", "validate --plot", "predictor --json",
     "predictor --plot",
 )  # fmt: skip
-NEEDS = {"report --out": "altair", "curve --plot": "matplotlib", "predictor --plot": "matplotlib",
+NEEDS = {"report --out": "altair", "curve --plot": "matplotlib", "leaderboard --plot": "matplotlib",
+         "predictor --plot": "matplotlib",
          "split --plot": "matplotlib", "validate --plot": "matplotlib", "record --out": "transformers",
          "calibrate --out": "numba"}  # fmt: skip
 

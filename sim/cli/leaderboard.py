@@ -12,7 +12,17 @@ import typer
 from expert_residency.sim.choices.trace import Reading, open_trace
 from expert_residency.sim.cli import app
 from expert_residency.sim.cli.choices import Words, takes_words
-from expert_residency.sim.cli.common import FormatOpt, JsonOpt, say, show, table, warn, writable, write_json
+from expert_residency.sim.cli.common import (
+    FormatOpt,
+    JsonOpt,
+    picture,
+    say,
+    show,
+    table,
+    warn,
+    writable,
+    write_json,
+)
 from expert_residency.sim.cli.progress import Bar
 from expert_residency.sim.cli.reading import takes_reading
 
@@ -50,6 +60,12 @@ OutOpt = Annotated[
     Path | None,
     typer.Option("--out", metavar="FILE.md", callback=writable, help="Also write the page, as Markdown."),
 ]
+PlotOpt = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot", callback=picture, help="Draw speeds and intervals into this PNG, SVG or PDF (extra: plot)."
+    ),
+]
 RECORDED = ("bundled:tinymoe-prose", "bundled:tinymoe-code")
 PASSES = 4_000
 CHOSEN = ("hardware", "capacity", "miss", "engine", "host")
@@ -69,6 +85,7 @@ def leaderboard(
     cells: CellsOpt = None,
     workers: WorkersOpt = None,
     out: OutOpt = None,
+    plot: PlotOpt = None,
     json: JsonOpt = None,
 ) -> None:
     """Rank all policies by time over traces, machines, caches and miss modes, and say what wins where.
@@ -100,6 +117,10 @@ def leaderboard(
         named = {"policy": policy, "only": only, **(words or {}), "format": fmt}
         named |= {"passes": passes} if passes != PASSES else {}
         write_text(out, page(board, _command(files, named, reading)))
+    if plot is not None:
+        from expert_residency.sim.report.figures import draw_leaderboard
+
+        draw_leaderboard(board, plot)
     if str(json) == "-":
         return
     _print(board)

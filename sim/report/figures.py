@@ -11,13 +11,17 @@ import numpy as np
 
 from expert_residency.errors import SimError
 from expert_residency.files import save_figure
+from expert_residency.sim.studies.bootstrap import LEVEL
+from expert_residency.sim.studies.leaderboard.field import BASELINE
 from expert_residency.sim.studies.predictor import Measured, PredictorStudy
 
 if TYPE_CHECKING:
+    from expert_residency.sim.studies.leaderboard import Board
     from expert_residency.sim.validation.cases import Case
 
 AROUND = ((6, -3), (-3, 6), (-12, -3), (-3, -13), (6, 5))
 """Places of a label beside its point, so that close points stay readable."""
+KIND_COLOURS = {"eviction": "C0", "admission": "C1", "prefetch": "C2", "placement": "C3"}
 
 
 def draw_break_even(study: PredictorStudy, path: Path, title: str) -> None:
@@ -137,4 +141,44 @@ def draw_validation(cases: Sequence[Case], path: Path) -> None:
     axes.set_xlabel("measured tokens/s")
     axes.set_ylabel("predicted tokens/s")
     axes.legend(frameon=False, fontsize="small")
+    save_figure(figure, path, 150)
+
+
+def draw_leaderboard(board: Board, path: Path) -> None:
+    """Speed of each policy over that of the baseline: everywhere with its interval, and by who serves a miss.
+
+    Raises
+    ------
+    SimError
+        Without matplotlib, or with a suffix that it cannot write.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SimError("plots need matplotlib: pip install 'expert-residency[plot]'") from None
+    rows = [*board.ranked, *board.bounds][::-1]
+    figure = Figure(figsize=(7.2, 1.6 + 0.19 * len(rows)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for place, row in enumerate(rows):
+        colour = "0.5" if row.rank is None else KIND_COLOURS[row.entrant.kind]
+        if row.interval is not None:
+            axes.plot(row.interval, (place, place), color=colour, linewidth=4, alpha=0.35, solid_capstyle="butt")
+        axes.plot(row.ratio, place, "o", color=colour, markersize=5)
+    for number, mode in enumerate(board.axes["miss"] if len(board.axes["miss"]) > 1 else ()):
+        speeds = [row.by["miss"][mode] for row in rows]
+        axes.scatter(speeds, range(len(rows)), marker="|x+1"[number % 4], s=22, color="black", linewidths=0.7,
+                     label=f"misses {mode}", zorder=3)  # fmt: skip
+    for kind in dict.fromkeys(row.entrant.kind for row in board.ranked):
+        axes.plot([], [], "o", color=KIND_COLOURS[kind], label=f"decides {kind}")
+    if board.bounds:
+        axes.plot([], [], "o", color="0.5", label="sees the future")
+        axes.axhline(len(board.bounds) - 0.5, color="0.7", linewidth=0.8)
+    axes.axvline(1, color="0.4", linewidth=0.8)
+    axes.set_yticks(range(len(rows)), [row.entrant.label for row in rows], fontsize=8)
+    axes.set_xlabel(f"speed over that of {BASELINE.label}; bars: {100 * LEVEL:g} % over models and requests")
+    axes.set_title(board.words, fontsize=8)
+    axes.margins(y=0.02)
+    axes.legend(frameon=False, fontsize="x-small", loc="lower right")
     save_figure(figure, path, 150)
