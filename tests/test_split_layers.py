@@ -492,3 +492,27 @@ def test_more_memory_on_the_card_is_never_slower_where_cards_are_faster_than_the
     after = LayerPlanner(problem).best()
     if before is not None and not before.host_layers:
         assert after.parts.ns <= before.parts.ns
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_the_context_of_layers_that_the_cpu_runs_lies_in_memory(trace, mapped):
+    """Nothing maps it: a context that no memory has room for does not fit, be the file mapped or not."""
+    asked = question(GRANITE, "Q8_0", (("tesla-p40",),), 16 * GB, headroom_bytes=0)
+    found = {}
+    for context in (600_000, 1_000_000):
+        modes = ("mmap",) if mapped else ("resident",)
+        answer = study_layers(
+            replace(asked, context=context, modes=modes), trace, {"tesla-p40": load_profile("tesla-p40")}
+        ).answers[0]
+        found[context] = answer
+    fits, not_ = found[600_000], found[1_000_000]
+    assert fits.placement is not None
+    problem, n = fits.problem, fits.placement.host_layers
+    whole = sum(line.nbytes for line in problem.needs.session)
+    assert n > 0
+    assert problem.context_on_host(n) == pytest.approx(whole * n / 24, rel=1e-6)
+    assert fits.placement.ram_bytes + problem.context_on_host(n) <= problem.ram_bytes
+    assert not_.placement is None
+    assert re.search(
+        r"^RAM: [\d.]+ GB .* of the context .* no card has room; .* memory: a smaller --context", not_.limit
+    )

@@ -357,6 +357,9 @@ class TestCommand:
     def test_rules(self, capsys):
         out = self.run(capsys, "--gpu", "tesla-p40", "--count", "2", "--n-cpu-moe", "25", base=self.RULES)
         assert "tesla-p40 (CUDA1) is over-full by" in out
+        assert re.search(
+            r"No speed: what is over-full does not run so\. What fits:\n  [\d.]+ tok/s simulated, by", out
+        )
         assert "tesla-p40 (CUDA0) keeps no experts" in out
         out = self.run(
             capsys, "--gpu", "tesla-p40", "-ot", r"blk\.([0-9]|[1-3][0-9])\.ffn_.*_exps=CPU", "--json", "-",

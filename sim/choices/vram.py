@@ -58,6 +58,10 @@ def card_budget(
     return vram_budget(profile.gpu, weights, lines, reserve_bytes=reserve_bytes)
 
 
+UNDIVIDED = ("buffers", "session")
+"""Lines of a context that every card has whole."""
+
+
 def stage_budget(
     geometry: ModelGeometry,
     profile: HardwareProfile,
@@ -96,7 +100,7 @@ def stage_budget(
     if by_layer:
         share, total = layer_span(geometry, first, end), layer_span(geometry, 0, geometry.n_layers)
         lines = [
-            line if line.name in ("buffers", "session") else replace(line, nbytes=-(-line.nbytes * share // total))
+            line if line.name in UNDIVIDED else replace(line, nbytes=-(-line.nbytes * share // total))
             for line in session
         ]
     elif later:

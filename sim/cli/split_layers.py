@@ -14,6 +14,7 @@ from expert_residency.sim.cli.trust import show_trust
 
 if TYPE_CHECKING:
     from expert_residency.hwmodels.profile import HardwareProfile
+    from expert_residency.sim.split.layers.lines import OptionLine
     from expert_residency.sim.split.layers.study import LayerAnswer, LayerStudy
     from expert_residency.sim.split.study import Question
     from expert_residency.sim.validation.nearest import Trust
@@ -151,6 +152,12 @@ def print_answer(answer: LayerAnswer, engine: str) -> None:
         for cause, ns in placement.parts.named().items()
         if ns
     )
+    if placement.host_layers:
+        context = answer.problem.context_on_host(placement.host_layers)
+        say(
+            f"The CPU runs the first {placement.host_layers} MoE layers altogether; {in_gb(context)} GB of their "
+            "context lie in memory."
+        )
     say(f"ms of a pass, {placement.ms_a_pass:.2f} in all: {causes}.")
     for line in answer.lines:
         speed = f"{line.placement.tokens_per_s:.1f} tok/s"
@@ -195,7 +202,9 @@ def _answer_to_dict(answer: LayerAnswer) -> dict[str, Any]:
         "interval_90": answer.interval_90 and answer.interval_90.to_dict(),
         "by": "estimated" if answer.estimated else "simulated",
         "exact": answer.exact, "ms_a_pass": placement.ms_a_pass, "layers_each": list(placement.layers_each),
-        "host_layers": placement.host_layers, "cpu_layers": answer.on_cpu, "thirds": list(placement.thirds),
+        "host_layers": placement.host_layers,
+        "host_context_bytes": answer.problem.context_on_host(placement.host_layers),
+        "cpu_layers": answer.on_cpu, "thirds": list(placement.thirds),
         "ms_by_cause": {k: ns / placement.passes / 1e6 for k, ns in placement.parts.named().items()},
         "ram_bytes": answer.ram_bytes,
         "cards_bytes": [
@@ -203,11 +212,12 @@ def _answer_to_dict(answer: LayerAnswer) -> dict[str, Any]:
              "lines": {line.name: line.nbytes for line in budget.lines}}
             for card, budget, held in zip(placement.cards, placement.budgets, placement.expert_bytes, strict=True)
         ],
-        "options": [
-            {"words": list(line.options), "what": line.what, "tokens_per_s": line.placement.tokens_per_s}
-            for line in answer.lines
-        ],
+        "options": [_option(line) for line in answer.lines],
     }  # fmt: skip
+
+
+def _option(line: OptionLine) -> dict[str, Any]:
+    return {"words": list(line.options), "what": line.what, "tokens_per_s": line.placement.tokens_per_s}
 
 
 def show_rules(
@@ -238,7 +248,7 @@ def show_rules(
     from expert_residency.sim.split.host import HostFacts
     from expert_residency.sim.split.layers.by_rules import report, rules_interval
     from expert_residency.sim.split.layers.division import ALL
-    from expert_residency.sim.split.layers.study import make_problem
+    from expert_residency.sim.split.layers.study import make_problem, what_fits
     from expert_residency.sim.split.report import in_gb
     from expert_residency.sim.split.rules import parse_rules
     from expert_residency.sim.split.study import split_caveats
@@ -257,6 +267,7 @@ def show_rules(
     rules = parse_rules(overrides, n_cpu_moe, geometry.layer_ids)
     ngl = ALL if ngl is None else ngl
     found = report(problem, rules, divided, ngl)
+    instead = [] if found.tokens_per_s is not None else what_fits(problem)
     interval = None if found.tokens_per_s is None else rules_interval(problem, rules, divided, ngl)
     terms = explain_rules(problem, rules, divided, ngl) if explain else []
     known = split_caveats(question, trace, profiles)
@@ -270,6 +281,7 @@ def show_rules(
             | {"devices": devices, "model": geometry.label, "engine": preset.name, "caveats": known}
             | {"host": host.to_dict(), "trust": behind.to_dict()}
             | {"interval_90": interval and interval.to_dict()}
+            | {"what_fits": [_option(line) for line in instead]}
             | ({"explain": [term.to_dict() for term in terms]} if terms else {}),
         )
         if str(json) == "-":
@@ -289,6 +301,10 @@ def show_rules(
         ms = found.pass_ns / 1e6
         how = "estimated" if found.estimated else "simulated"
         say(f"{found.tokens_per_s:.1f} tok/s {how} (90 %: {interval.text}), a pass takes {ms:.2f} ms")
+    else:
+        say(f"No speed: what is over-full does not run so. {'What fits:' if instead else 'Nothing fits.'}")
+    for line in instead:
+        say(f"  {line.placement.tokens_per_s:.1f} tok/s {line.placement.how}, {line.what}: {line.text}")
     show_terms(terms)
     show_trust(behind)
     caution(known)

@@ -66,12 +66,13 @@ def report(
         budget = problem.budget(card, first, end, output=output != HOST)
         found.append(DeviceReport(card, end - first, budget.taken_bytes, held[number], budget.usable_bytes))
         first = end
-    room = problem.room_bytes
-    free = problem.ram_bytes - room
-    limit = max(problem.ram_bytes, in_ram + free) if problem.mapped and room else problem.ram_bytes
-    found.append(DeviceReport(f"{costs.host.name} (RAM)", host_layers, free, in_ram, limit))
+    room = problem.room_beside(host_layers)
+    free = problem.ram_bytes - problem.room_bytes
+    beside = free + problem.context_on_host(host_layers)
+    limit = max(problem.ram_bytes, in_ram + beside) if problem.mapped and room else problem.ram_bytes
+    found.append(DeviceReport(f"{costs.host.name} (RAM)", host_layers, beside, in_ram, limit))
     warnings = _warnings(geometry, rules, found)
-    if found[-1].over_bytes and (advice := fitting_headroom(problem.ram_bytes, in_ram)):
+    if found[-1].over_bytes and (advice := fitting_headroom(problem.ram_bytes, in_ram + beside - free)):
         warnings.append(f"{gib(free)} of memory stay free: {advice} would leave room")
     if any(device.over_bytes for device in found):
         return RulesReport(tuple(found), tuple(warnings), None, None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from expert_residency.hwmodels.vram import VramBudget
-from expert_residency.sim.choices.vram import layer_span, stage_budget
+from expert_residency.sim.choices.vram import UNDIVIDED, layer_span, stage_budget
 from expert_residency.sim.split.layers.times import THIRDS, LayerCosts, Parts
 from expert_residency.sim.split.memory import HEADROOM_BYTES, Needs, gib
 from expert_residency.traces import ModelGeometry
@@ -68,6 +68,17 @@ class LayerProblem:
         """Memory that the model may take: none where more is to stay free than there is."""
         return max(0, self.ram_bytes - self.headroom_bytes)
 
+    def room_beside(self, host_layers: int) -> int:
+        """Memory for weights where the CPU runs the first MoE layers: their context takes its place first."""
+        return max(0, self.room_bytes - self.context_on_host(host_layers))
+
+    def context_on_host(self, host_layers: int) -> int:
+        """Bytes of the context of layers that the CPU runs: of no file, so that memory has to hold them."""
+        if not host_layers:
+            return 0
+        share, total = self.span(0, host_layers), self.total_layers
+        return sum(-(-line.nbytes * share // total) for line in self.needs.session if line.name not in UNDIVIDED)
+
     @cached_property
     def total_layers(self) -> int:
         """Layers of the model, those without experts among them."""
@@ -82,7 +93,7 @@ class LayerProblem:
         """Why a placement's speed is estimated; empty if no read of the drive is in it."""
         if not placement.drive_ns:
             return ""
-        short = placement.ram_bytes - self.room_bytes
+        short = placement.ram_bytes - self.room_beside(placement.host_layers)
         return f"{gib(short)} of what the CPU reads do not fit into memory; reads of the drive are estimated"
 
     def span(self, first: int, end: int) -> int:
@@ -92,7 +103,8 @@ class LayerProblem:
     def dense_on_host(self, host_layers: int, *, head: bool) -> int:
         """Bytes of dense weights that the CPU reads."""
         geometry = self.geometry
-        return sum(geometry.dense_bytes[:host_layers]) + (geometry.head_bytes if head else 0)
+        first = geometry.dense_only_bytes if host_layers else 0
+        return first + sum(geometry.dense_bytes[:host_layers]) + (geometry.head_bytes if head else 0)
 
     def budget(self, card: str, first: int, end: int, *, output: bool = True) -> VramBudget:
         """Memory of a card that runs MoE layers `first` to `end - 1`, beside experts.
@@ -238,7 +250,7 @@ def evaluate(
         spans.append(problem.span(first, end))
         first = end
     in_ram = geometry.all_expert_bytes - sum(held) + problem.dense_on_host(host_layers, head=host_layers > 0)
-    room = problem.room_bytes
+    room = problem.room_beside(host_layers)
     drive = 0
     if in_ram > room:
         if not problem.mapped or room == 0:

@@ -52,6 +52,8 @@ class LayerPlanner:
     """Whether the last search left no filling out."""
     feasible: bool = field(default=False, init=False)
     """Whether some division fits the cards, be the memory as it may."""
+    host_layers: int = field(default=0, init=False)
+    """Of a division that fits the cards and not the memory: the layers that the CPU runs."""
     short: VramBudget | None = field(default=None, init=False)
     """Budget of the card that came closest to having room for its dense part, where none has."""
     _chains: dict[tuple[str, int, bool], list[Front]] = field(default_factory=dict, init=False)
@@ -81,6 +83,7 @@ class LayerPlanner:
             if found:
                 return min(found, key=lambda placement: placement.rank)
             if self.feasible:
+                self.host_layers = host_layers
                 break
         return None
 

@@ -301,6 +301,26 @@ def _answer(problem: LayerProblem, question: Question) -> LayerAnswer:
     )
 
 
+def what_fits(problem: LayerProblem) -> list[OptionLine]:
+    """Options of placements that fit, the cards in the order named; empty if none does."""
+    planner = LayerPlanner(problem, as_named=True)
+    placement = planner.best()
+    return [] if placement is None else option_lines(problem, placement, planner.by_first_layers())
+
+
+def _no_room_for_context(problem: LayerProblem, host_layers: int) -> str:
+    whole = problem.context_on_host(problem.geometry.n_layers)
+    wanted = "a smaller --context, or keys and values in fewer bits (--kv-type)"
+    if not problem.has_card:
+        room = problem.costs.cards[problem.cards[0]].gpu.vram_usable_bytes
+        return f"RAM: the context takes {gib(whole)} beside the model and {gib(room)} are there: {wanted}"
+    return (
+        f"RAM: {gib(problem.context_on_host(host_layers))} of the context are of the first {host_layers} MoE "
+        f"layers, for which no card has room; beside {gib(problem.headroom_bytes)} of headroom they are more than "
+        f"the {gib(problem.ram_bytes)} of memory: {wanted}"
+    )
+
+
 def limit_of(problem: LayerProblem, planner: LayerPlanner) -> str:
     """Why nothing fits."""
     geometry = problem.geometry
@@ -313,6 +333,8 @@ def limit_of(problem: LayerProblem, planner: LayerPlanner) -> str:
             f"VRAM: {short.card} needs {-short.cache_bytes / GIB:.1f} GiB more than its "
             f"{short.usable_bytes / GIB:.1f} GiB before it holds one expert ({parts} GiB)"
         )
+    if (host_layers := planner.host_layers) and problem.room_beside(host_layers) == 0:
+        return _no_room_for_context(problem, host_layers)
     need = max(geometry.all_expert_bytes - room, 0) + problem.headroom_bytes
     mapped = planner.problem.mapped  # then it is the headroom that leaves no room at all
     roomy = LayerPlanner(replace(problem, headroom_bytes=0, mapped=False)).best()
