@@ -4,8 +4,8 @@ By itself numba optimizes each function that a loop calls, makes machine code of
 everything that calls it. That code is never run, so that it need not be made: half of the time of compiling.
 
 numba has no option for it, so this replaces steps of its code generator, which are private: only under the
-versions in `tried`. It pays with the timed kernel, whose first compile took 23 s of CPU without and 10 s with it
-(numba 0.68.1, two rounds in turn); a replay kernel takes about 4 s either way.
+versions in `tried`. It pays with the timed kernel, whose first compile takes 20 to 25 s of CPU without and 9 to
+11 s with it; a replay kernel takes about 4 s either way.
 """
 
 from __future__ import annotations
