@@ -253,6 +253,7 @@ PLACE = "--hardware tesla-p40 --capacity 2/layer"
 COMMANDS = {
     "inspect": "t.parquet", "run": f"--trace t.parquet {PLACE}", "window": "t.parquet", "list": "policies",
     "replay": "t.parquet --capacity 2/layer --eviction lru", "curve": "t.parquet --points 2 --eviction lru",
+    "learn": "t.parquet --predictor transitions",
     "placement": "t.parquet --slots 4 --out p.strp", "drafts": f"t.parquet {PLACE}", "score": "result.json",
     "vram": "--model granite-3.0-1b-a400m --hardware rtx-5070", "model": "granite-3.0-1b-a400m",
     "split": "--model granite-3.0-1b-a400m --gpu tesla-p40 --simulate 0", "report": "swept --out r.html",

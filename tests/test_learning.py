@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -27,7 +28,8 @@ from expert_residency.sim.studies.learning import (
 from expert_residency.sim.studies.learning.logistic import Logistic
 from expert_residency.sim.studies.learning.transitions import Transitions
 from expert_residency.sim.studies.predictor import quality
-from expert_residency.traces import ModelGeometry, Phase, TraceBuilder
+from expert_residency.traces import ModelGeometry, Phase, TraceBuilder, read_trace, write_parquet
+from tests.golden_runs import said
 
 LAYERS, EXPERTS, K = 4, 12, 2
 SPEC = RunSpec(("tesla-p40",), Capacity(slots_per_layer=5), miss="fetch", prefetch="gate-lookahead:depth=1")
@@ -251,10 +253,10 @@ def test_results_by_request_are_those_of_the_requests_alone():
 def test_registered_ones_are_found_by_name():
     assert predictors() == ["logistic", "transitions"]
     assert create_predictor("transitions:prior=2,depth=3") == Transitions(prior=2.0, depth=3)
-    for words, said in (("nothing", "unknown predictor 'nothing'"), ("transitions:x=1", "unknown .*parameter"),
+    for words, told in (("nothing", "unknown predictor 'nothing'"), ("transitions:x=1", "unknown .*parameter"),
                         ("transitions:depth=a", "depth is 'a', expected int"),
                         ("transitions:depth=0", "expected 1 to")):  # fmt: skip
-        with pytest.raises(PolicyError, match=said):
+        with pytest.raises(PolicyError, match=told):
             create_predictor(words)
 
 
@@ -262,3 +264,23 @@ def test_traces_without_weights_are_learned_too():
     found: Any = cross_fit(made(3, weights=False), Transitions())
     assert quality(found, create("prefetch", "gate-lookahead")).foretold > 0.7
     assert replace(found, predictions={}, prediction_scores={}).n_passes == found.n_passes
+
+
+def test_the_command_tells_requests_that_it_was_not_fitted_to(tmp_path):
+    """What it prints by request is of `cross_fit`, and the trace that it writes is one that `run` takes."""
+    write_parquet(TRACE, tmp_path / "t.parquet")
+    words = ["learn", str(tmp_path / "t.parquet"), "--predictor", "transitions", "--folds", "2", "--seed", "3"]
+    text = said([*words, "--out", str(tmp_path / "told.parquet")], columns=80)
+    assert "on requests that it was not fitted to (2 folds)" in text
+    found = json.loads(said([*words, "--json", "-"]))
+    told = cross_fit(TRACE, "transitions", folds=2, seed=3)
+    assert read_trace(tmp_path / "told.parquet").content_hash == told.content_hash
+    assert [one["request"] for one in found["requests"]] == [0, 1, 2, 3]
+    for one in found["requests"]:
+        part = told.select_passes(told.pass_request == one["request"])
+        assert one["foretold"] == quality(part, create("prefetch", "gate-lookahead:depth=1")).foretold
+        assert one["tokens"] == 30
+    out = tmp_path / "r.json"
+    said(["run", str(tmp_path / "told.parquet"), "--hardware", "tesla-p40", "--slots-per-layer", "5",
+          "--miss", "fetch", "--prefetch", "gate-lookahead:depth=1", "--json", str(out)])  # fmt: skip
+    assert json.loads(out.read_text())["prefetch"]["issued"] > 0

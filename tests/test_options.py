@@ -135,6 +135,7 @@ CURVE = "curve <in>/tiny.parquet --simulator reference --points 2 --eviction lru
 ADVICE = f"--model {MODEL}/FP16 --gpu tesla-p40 --session 1GiB --passes 4 --draws 2"
 LONG = ADVICE.replace("--session 1GiB", "").replace("tesla-p40", "rtx-3070")
 HERE = ADVICE + " --engine <in>/own.toml"
+LEARN = "learn <in>/req-*.parquet --predictor transitions --json out.json"
 LINES: dict[str, Line] = {
     "advise": Line("advise --json out.json", ADVICE),
     "calibrate": Line("calibrate --cardless --disk 40GB --out p.toml", "", "sim.live.measure:measure"),
@@ -145,6 +146,7 @@ LINES: dict[str, Line] = {
     "import": Line("import <in>/plain.csv out.parquet", f"--model {MODEL}"),
     "inspect": Line("inspect <in>/tiny.parquet"),
     "leaderboard": Line("leaderboard <in>/tiny.parquet --passes 2 --workers 1 --json out.json", BOARD),
+    "learn": Line("learn <in>/req-a.parquet --json out.json", "--predictor transitions"),
     "list": Line("list hardware"),
     "measure": Line(
         "measure --out m --cardless --trace <in>/tiny.parquet --passes 2 --warmup 0 --disk 40GB", "",
@@ -221,6 +223,14 @@ CASES: dict[str, dict[str, Any]] = {
     "demo": {"--passes": "--passes 2", "--workers": "--workers 1", "--json": Refused("--json no/where/x.json")},
     "drafts": reading("drafts {} " + CARD, "sim.studies.drafts:window_costs") | only(
         rows="--rows 5", acceptance=Refused("--acceptance 2"), json=Refused("--json no/where/x.json")),
+    "learn": {
+        **reading("learn {} --predictor transitions --json out.json", "", "--partial"),
+        "--predictor": alone("--predictor transitions", "--predictor transitions:depth=2"),
+        "--out": "--out l.parquet", "--top": "--top 3", "--model": f"--model {MODEL}/Q8_0",
+        "--folds": Whole(*(f"{LEARN} --folds {n}" for n in (2, 4))),
+        "--seed": Whole(*(f"{LEARN} --folds 2 --seed {n}" for n in (0, 1))),
+        "--format": Refused("--format nothing"), "--json": "--json other.json",
+    },
     "fit": {
         "--hardware": (FIT, FIT.replace("tesla-p40", "rtx-3090")),
         "--engine": (FIT, FIT.replace("generic", "ncmoe")),

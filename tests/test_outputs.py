@@ -23,6 +23,7 @@ from expert_residency.sim.timed.timeline import Timeline
 from expert_residency.traces import write_parquet
 from tests.test_engine import random_trace
 
+LEARN = "learn synthetic:gpt-oss-20b:tokens=2,requests=2 --predictor transitions"
 RUN = "--hardware tesla-p40 --slots-per-layer 2"
 SPLIT = (
     "split --model qwen3.8-flash-next --quant UD-Q4_K_XL --gpu tesla-p40+rtx-3090 --host arena --simulate 0 "
@@ -46,6 +47,8 @@ COMMANDS = {
     "leaderboard --json": f"{BOARD} --json {{}}",
     "leaderboard --out": f"{BOARD} --out {{}}.md",
     "leaderboard --plot": f"{BOARD} --plot {{}}.svg",
+    "learn --json": f"{LEARN} --json {{}}",
+    "learn --out": f"{LEARN} --out {{}}.parquet",
     "list --json": "list policies --json {}",
     "machine --json": "machine tesla-p40 --json {}",
     "machine --out": "machine tesla-p40 --out {}.toml",

@@ -17,7 +17,6 @@ from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.cli import main
 from expert_residency.sim.residency.pool import CachePool, make_pool
 from expert_residency.sim.runs.simulate import simulate
-from expert_residency.sim.studies import predictor as predicting
 from expert_residency.sim.studies.predictor import (
     KNOWN,
     Cell,
@@ -26,6 +25,7 @@ from expert_residency.sim.studies.predictor import (
     noisy,
     quality,
     recall_worth,
+    studied,
     study,
 )
 from expert_residency.traces import ModelGeometry, Phase, TraceBuilder, write_parquet
@@ -289,7 +289,7 @@ def test_the_map_says_what_recorded_predictions_give(monkeypatch, name, order):
     trace = recorded if order == "recorded" else shuffled(recorded)
     spec = RunSpec(("rtx-5060ti-5700x3d",), Capacity(total_bytes=200 << 20), miss="fetch")
     only = lines(trace)[:1]
-    monkeypatch.setattr(predicting, "lines", lambda trace: only)
+    monkeypatch.setattr(studied, "lines", lambda trace: only)
     (own,) = study(
         trace, spec, recalls=(1.0,), precisions=(1.0,), windows=(1,), rank_qualities=(0.5,), passes=400
     ).measured

@@ -527,7 +527,7 @@ def test_run_score_and_predictor_say_the_same(monkeypatch):
         ran[spec.prefetch] = found = simulate(trace, spec, **kwargs)
         return found
 
-    monkeypatch.setattr(predicting, "simulate", watched)
+    monkeypatch.setattr("expert_residency.sim.studies.predictor.runs.simulate", watched)
     found = predicting.study(trace, replace(spec, prefetch="none"), recalls=[1.0], precisions=[0.5], windows=[1])
     for one in (*found.measured, *found.grid):
         stats = ran[one.prefetch].prefetch

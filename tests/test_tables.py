@@ -107,6 +107,7 @@ EXAMPLES = {
             "--hardware rtx-5070 --capacity 25% --workers 1"
         )
     ],
+    "learn": ["learn synthetic:gpt-oss-20b:tokens=4,requests=22 --predictor transitions"],
     "list": [f"list {kind}" for kind in ("policies", "hardware", "models", "formats", "engines", "traces")],
     "model": ["model granite-3.0-1b-a400m --layers"],
     "predictor": [

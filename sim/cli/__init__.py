@@ -60,6 +60,7 @@ def _register() -> None:
         import_,
         inspect,
         leaderboard,
+        learn,
         list_,
         machine,
         measure,

@@ -27,6 +27,9 @@ from expert_residency.sim.cli.common import (
 )
 from expert_residency.sim.cli.reading import takes_reading
 
+APART = 0.01
+"""Of speed, from which on a predictor is said to lie beside the map."""
+
 if TYPE_CHECKING:
     from expert_residency.sim.cli.tables import Sheet
     from expert_residency.sim.studies.predictor import PredictorStudy
@@ -122,8 +125,17 @@ def _print(found: PredictorStudy) -> None:
         "recall and precision: of copies, as in run and score; rank: rank quality, of two copies for one event, "
         "one wanted and one not, how often the wanted one is asked for first; ahead: layers, and what they take "
         "without prefetching in ms; map: the speed of a noisy oracle that reaches the same recall and precision "
-        "with the same rank quality and distance (- where none does, or for another threshold)"
+        "with the same rank quality and distance, mean and ends of three draws (- where none does, or for another "
+        "threshold)"
     )
+    for one in found.measured:
+        if one.beside_map is not None and abs(one.beside_map) >= APART:
+            side = "above the fastest" if one.beside_map > 0 else "below the slowest"
+            say(
+                f"{one.prefetch}: its own speed is {100 * abs(one.beside_map):.1f} points {side} draw of the map: "
+                "recall, precision and rank quality do not tell all of its worth (what its copies displace, and "
+                "when they land)"
+            )
     room = found.room
     say(
         f"without prefetching the link carries {room.used_gb_per_s:.1f} of {room.link_gb_per_s:.1f} GB/s: "
@@ -179,6 +191,6 @@ def _predictors(found: PredictorStudy) -> Sheet:
         shown.add_row(
             one.prefetch, number(one.recall), number(one.precision), number(one.rank_quality), ahead,
             f"{one.copies:,}", f"{one.speedup:.3f}x",
-            "-" if one.map_speedup is None else f"{one.map_speedup:.3f}x",
+            "-" if one.map_speedup is None else f"{one.map_speedup:.3f}x ({one.map_low:.2f}-{one.map_high:.2f})",
         )  # fmt: skip
     return shown

@@ -6,18 +6,27 @@ and gives the trace back with those predictions and their scores: from there the
 stand on the map of `residency predictor`, and are timed like anybody's.
 """
 
-from expert_residency.sim.studies.learning.evaluate import ByRequest, by_request, check_causal, cross_fit
+from expert_residency.sim.studies.learning.evaluate import (
+    ByRequest,
+    Foretold,
+    by_request,
+    check_causal,
+    cross_fit,
+    foretold,
+)
 from expert_residency.sim.studies.learning.predictor import Predictor, create_predictor, predictors
 from expert_residency.sim.studies.learning.request import Request, requests_of
 
 __all__ = [
     "ByRequest",
+    "Foretold",
     "Predictor",
     "Request",
     "by_request",
     "check_causal",
     "create_predictor",
     "cross_fit",
+    "foretold",
     "predictors",
     "requests_of",
 ]

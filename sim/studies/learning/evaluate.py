@@ -197,6 +197,37 @@ def _best(scores: npt.NDArray[np.float32], top: int) -> tuple[IntArray, IntArray
 
 
 @dataclass(frozen=True)
+class Foretold:
+    """What the predictions of a trace foretell of one request, whoever is resident and on whatever machine.
+
+    Parameters
+    ----------
+    request, tokens
+        Its number, and tokens that it emits outside of prompts.
+    foretold, right, rank_quality
+        As of `residency predictor`; None where undefined.
+    """
+
+    request: int
+    tokens: int
+    foretold: float | None
+    right: float | None
+    rank_quality: float | None
+
+
+def foretold(trace: RoutingTrace, depth: int) -> list[Foretold]:
+    """How well a trace's predictions of a depth foretell it, request by request, in their order."""
+    policy = create("prefetch", f"gate-lookahead:depth={depth}")
+    found = []
+    for number in np.unique(trace.pass_request):
+        part = trace.select_passes(trace.pass_request == number)
+        tokens = int(part.pass_emits[part.pass_phase != Phase.PREFILL].sum())
+        judged = quality(part, policy)
+        found.append(Foretold(int(number), tokens, judged.foretold, judged.right, judged.rank_quality))
+    return found
+
+
+@dataclass(frozen=True)
 class ByRequest:
     """A predictor on one request; the cache is cold at its start.
 
