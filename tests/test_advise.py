@@ -359,11 +359,14 @@ QUICK = "--passes 8 --draws 2"
 
 
 @pytest.mark.parametrize("cards", [("rtx-3090", "tesla-p40"), ("tesla-p40", "rtx-3090")])
-def test_shares_stand_in_the_order_in_which_the_cards_are_named(cards):
+def test_every_order_of_the_cards_is_tried_as_in_split(cards):
+    """However they are named: the same speed and the same order, which is printed beside `-ts`."""
     task = LayerTask(asked("llama.cpp", cards))
     made = advise(task, runs=2)
-    for line in task.lines(made.found.best):
-        assert line.placement.cards == cards
+    other = LayerTask(asked("llama.cpp", cards[::-1]))
+    assert made.speed == other.headline(made.found.best)
+    for line, theirs in zip(task.lines(made.found.best), other.lines(made.found.best), strict=True):
+        assert line.placement.cards == theirs.placement.cards
         assert line.options[line.options.index("-ts") + 1].count(",") == 1
     less = task.fewer_cards(made.found.best)  # the model fits on each, and a hand-off costs
     assert less is not None
@@ -373,7 +376,7 @@ def test_shares_stand_in_the_order_in_which_the_cards_are_named(cards):
 
 def test_a_card_that_does_not_help_is_named(capsys):
     out = printed(f"--gpu rtx-3090+rtx-3060 --ram 64GB {QUICK}", capsys)
-    assert "CUDA0 = rtx-3090, CUDA1 = rtx-3060-parts; CUDA_VISIBLE_DEVICES" in out
+    assert "CUDA0 = rtx-3060-parts, CUDA1 = rtx-3090; CUDA_VISIBLE_DEVICES" in out, "the faster order"
     assert "rtx-3060-parts gains nothing: " in out
     assert "with rtx-3090 alone: -ngl 999" in out
 
@@ -385,7 +388,7 @@ def test_an_engine_without_options_for_it_is_told_in_words(capsys):
         assert " -ot" not in out
         assert "-ts" not in out
         assert "--cpu_infer" in out
-    assert "layers on rtx-3090, " in out
+    assert "layers on rtx-3090" in out
     task = LayerTask(asked("ktransformers", session=int(9.2e9), cards=("rtx-3080",)))
     line = task.lines(advise(task, runs=2).found.best)[0]
     assert line.text.startswith("experts of the first "), line.text

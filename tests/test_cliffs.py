@@ -109,11 +109,10 @@ def test_memory_must_hold_all_experts_where_they_move(trace, host, engine):
 
     roomy, at = run(4 * edge.at), run(edge.at + (1 << 20))
     assert roomy.link_bytes["disk"] == 0
-    if "budget" not in host:  # its locked part was read past the page cache, which begins without its front
-        assert at.link_bytes["disk"] == 0
-    assert at.tokens_per_s == pytest.approx(roomy.tokens_per_s, rel=0.01)
+    assert at.link_bytes["disk"] == 0
+    assert at.tokens_per_s == roomy.tokens_per_s
     below = run(edge.at - held // 2)  # more than what no card holds
-    assert below.link_bytes["disk"] > 4 * at.link_bytes["disk"]
+    assert below.link_bytes["disk"] > 0
     assert below.tokens_per_s < 0.95 * at.tokens_per_s
     assert [text for text in below.caveats if "read from the drive again" in text]
     assert not [text for text in roomy.caveats if "read from the drive again" in text]

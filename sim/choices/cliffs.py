@@ -29,6 +29,8 @@ from expert_residency.traces import ModelGeometry
 
 NEAR = 0.05
 """Of the size at which a cliff begins: a setting so near to it is warned of."""
+ALL_OF_IT = 0.999
+"""Of what no card holds, in a budget that is rounded: nothing is then left in the file."""
 GAINED = 0.01
 """What workers beyond the memory's rate must gain in all to be no waste."""
 
@@ -285,17 +287,21 @@ def _floor(standing: Standing) -> Iterator[Cliff]:
 
 def _memory(standing: Standing) -> Iterator[Cliff]:
     geometry, host = standing.geometry, standing.profiles[0]
-    mode = parse_call(standing.host, "host")[0]
+    mode, words = parse_call(standing.host, "host")
     if mode == "flash" or host.one_memory or not host.has_card:
         return  # the drive serves every miss, or the cache itself is the memory
-    copied = mode == "arena" or (standing.empty if mode == "resident" else standing.moves)
+    rest = geometry.all_expert_bytes - standing.held_bytes
+    budget = round(float(words.get("gib", 0)) * GIB) if mode == "budget" else 0
+    locked = mode == "budget" and budget >= ALL_OF_IT * rest
+    copied = mode == "arena" or (standing.empty if mode == "resident" else standing.moves and not locked)
     whole = _in_pages(geometry, host) if mode not in ("arena", "resident") else geometry.all_expert_bytes
     if not copied and standing.held_bytes >= geometry.all_expert_bytes:
         return
-    need = whole if copied else whole - standing.held_bytes
+    need = whole + budget if copied else whole - standing.held_bytes
     now = host.ram.total_bytes if standing.ram_bytes is None else standing.ram_bytes
     kept = host.ram.os_reserve_bytes if standing.kept_bytes is None else standing.kept_bytes
-    what = f"{need / GIB:.2f} GiB of experts" + ("" if copied else " that no card holds")
+    twice = ", locked ones twice" if copied and budget else ""
+    what = f"{need / GIB:.2f} GiB of experts" + (twice if copied else " that no card holds")
     then = (
         "the engine's copy of them does not fit" if mode in ("arena", "resident")
         else "they, and what else is mapped, are read from the drive again"

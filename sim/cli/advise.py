@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from expert_residency.sim.studies.advise import Advice, Ask, Task
 
 PASSES = 80
+BESIDE_SPLIT = (
+    "residency split gives this engine other speeds: equal slots in every layer, full at the start and not warm, "
+    "no drafts, over the whole of another trace; compare settings within one of the two."
+)
 
 
 @app.command()
@@ -77,7 +81,14 @@ def advise(
         typer.Option("--trace", help="Recorded routing; repeat for several workloads. Generated ones by default."),
     ] = None,
     fmt: FormatOpt = None,
-    passes: Annotated[int, typer.Option(min=4, help="Passes of each trace that a setting is run on.")] = PASSES,
+    passes: Annotated[
+        int | None,
+        typer.Option(
+            min=4,
+            help=f"Passes of each trace that a setting is run on: {PASSES} with a warm cache, all of them where "
+            "whole layers are placed.",
+        ),
+    ] = None,
     draws: Annotated[
         int, typer.Option(min=2, help="Runs of the interval, each with other constants and another workload.")
     ] = 16,
@@ -87,7 +98,7 @@ def advise(
     from expert_residency.errors import SimError
     from expert_residency.sim.choices.caveats import caveats, cliff_caveats, texts
     from expert_residency.sim.choices.cliffs import cliffs
-    from expert_residency.sim.studies.advise import LayerTask, TimedTask
+    from expert_residency.sim.studies.advise import LayerTask, TimedTask, in_fastest_order
     from expert_residency.sim.studies.advise import advise as found_by
     from expert_residency.sim.validation.nearest import trust
 
@@ -95,13 +106,16 @@ def advise(
         raise SimError("--format says how to read a file: give it with --trace")
     ask = _ask(run, gpu, count, cpu, ram, link, model, engine, context, kv_type, session, headroom, acceptance,
                trace, fmt, passes)  # fmt: skip
-    layered = LayerTask(ask) if ask.preset.places == "layers" else None
+    named, layered = ask.names, LayerTask(ask) if ask.preset.places == "layers" else None
+    if layered is None and len(set(named)) > 1:
+        ask = in_fastest_order(ask)
     timed = None if layered else TimedTask(ask)
     task: Task = layered or timed or TimedTask(ask)
     quiet = str(json) == "-"
     advice = found_by(task, runs=draws, progress=None if quiet else lambda text: say(f"{text} ...", err=True))
     standing = task.standing(advice.found.best)
     edges = [] if standing is None else cliffs(standing)
+    most = task.longest(advice.found.best)
     options = layered.lines(advice.found.best) if layered else []
     less = layered.fewer_cards(advice.found.best) if layered and len(ask.names) > 1 else None
     notes = [note for line in options[:1] if layered and (note := layered.why_estimated(advice.found.best, line))]
@@ -116,11 +130,18 @@ def advise(
             head
             | _plain(advice, task, options)
             | {"fewer_cards": None if less is None else _option(less) | {"cards": list(less.placement.cards)}}
-            | {"cliffs": [edge.to_dict() for edge in edges], "trust": behind.to_dict(), "caveats": known},
+            | {"cliffs": [edge.to_dict() for edge in edges], "trust": behind.to_dict(), "caveats": known}
+            | {"largest_context": most and most.to_dict(), "beside_split": None if layered else BESIDE_SPLIT},
         )
         if quiet:
             return
     _print(advice, task, ask, options, less)
+    if ask.names != named:
+        say(f"The cards stand in the order {' + '.join(ask.names)}, which is faster than as they were named.")
+    if most is not None:
+        say(most.text)
+    if layered is None:
+        say(BESIDE_SPLIT)
     say_cliffs(edges)
     show_trust(behind)
     caution(known)
@@ -130,7 +151,7 @@ def advise(
 def _ask(
     run: typer.Context, gpu: list[str], count: int, cpu: str | None, ram: str | None, link: str | None, model: str,
     engine: str, context: int, kv_type: str | None, session: str | None, headroom: str, acceptance: float,
-    trace: list[str] | None, fmt: str | None, passes: int,
+    trace: list[str] | None, fmt: str | None, passes: int | None,
 ) -> Ask:  # fmt: skip
     """The question of the words."""
     from expert_residency.errors import SimError
@@ -142,7 +163,7 @@ def _ask(
     from expert_residency.sim.split.memory import default_headroom
     from expert_residency.sim.split.study import with_ram
     from expert_residency.sim.studies.advise import Ask
-    from expert_residency.sim.studies.advise.workloads import workloads
+    from expert_residency.sim.studies.advise.workloads import whole_workloads, workloads
 
     preset = load_engine(engine)
     made = with_parts(read_names("gpu", gpu), cpu=cpu, ram=ram, link=link)
@@ -163,7 +184,10 @@ def _ask(
     free = parse_size(headroom) if given(run, among=("headroom",)) else default_headroom(found[0][1])
     return Ask(
         engine, preset, tuple(profile for _, profile in found), tuple(name for name, _ in found),
-        workloads(model, trace or [], fmt, passes), context, kv_type or preset.kv_type,
+        whole_workloads(model, trace or [], fmt, passes)
+        if preset.places == "layers"
+        else workloads(model, trace or [], fmt, passes or PASSES),
+        context, kv_type or preset.kv_type,
         None if session is None else parse_size(session), acceptance, free,
     )  # fmt: skip
 

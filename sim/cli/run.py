@@ -88,6 +88,7 @@ def run(
     from expert_residency.sim.choices.scenario import build_scenario, open_scenario_trace
     from expert_residency.sim.runs.cliffs import cliffs
     from expert_residency.sim.runs.interval import interval_90
+    from expert_residency.sim.runs.longest import longest
     from expert_residency.sim.runs.simulate import simulate
     from expert_residency.sim.runs.time_bound import time_bound
     from expert_residency.sim.runs.variants import load_variants
@@ -132,17 +133,21 @@ def run(
     bound.check(result, chosen.spec.eviction)
     interval = interval_90(recorded, chosen.spec, result)
     behind = trust_of(recorded.geometry.label, chosen.spec.hardware, chosen.spec.engine)
+    most = longest(recorded, chosen.spec, cold=chosen.cold or "trace")
     lifted = _ceilings(recorded, chosen) if ceiling else []
     terms = _terms(recorded, chosen, result) if explain else []
     if json is not None:
         more = {"ceilings": [one.to_dict() for one in lifted], "explain": [term.to_dict() for term in terms]}
         added: dict[str, Any] = {"trust": behind.to_dict(), "interval_90": interval and interval.to_dict()}
         added |= {"time_bound": bound.to_dict(), "cliffs": [edge.to_dict() for edge in edges]}
+        added["largest_context"] = most and most.to_dict()
         write_json(json, result.to_dict(passes=True) | {name: rows for name, rows in more.items() if rows} | added)
         if quiet:
             return
     _print(recorded, result, interval)
     _print_bound(result, bound)
+    if most is not None:
+        say(most.text)
     _print_requests(result.requests())
     show_terms(terms)
     _print_ceilings(lifted)

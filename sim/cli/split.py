@@ -35,6 +35,7 @@ from expert_residency.text import check_known
 if TYPE_CHECKING:
     from expert_residency.hwmodels.profile import HardwareProfile
     from expert_residency.sim.choices.cliffs import Cliff
+    from expert_residency.sim.choices.longest import Longest
     from expert_residency.sim.choices.preset import EnginePreset
     from expert_residency.sim.split.study import Answer, Question, SplitStudy
     from expert_residency.sim.validation.nearest import Trust
@@ -285,6 +286,7 @@ def _plan(
     from expert_residency.sim.split.cliffs import answer_cliffs
     from expert_residency.sim.split.compare import forced, gain_sentence, speed_matters
     from expert_residency.sim.split.host import HostFacts
+    from expert_residency.sim.split.longest import answer_longest
     from expert_residency.sim.split.study import study
     from expert_residency.sim.studies.explain_split import explain_plan
 
@@ -301,7 +303,9 @@ def _plan(
     data["host"] = host.to_dict()
     edges = [] if best is None else answer_cliffs(best, found)
     found.caveats += texts(cliff_caveats(edges))
+    most = None if best is None else answer_longest(found, best)
     data |= {"cliffs": [edge.to_dict() for edge in edges], "caveats": found.caveats}
+    data["largest_context"] = most and most.to_dict()
     if best is not None:
         data["trust"] = _behind(found, best, profiles).to_dict()
     terms = explain_plan(found, best) if explain and best is not None else []
@@ -320,7 +324,7 @@ def _plan(
         if str(json) == "-":
             return
     say(host.text)
-    _show(found, recorded, profiles, edges)
+    _show(found, recorded, profiles, edges, most)
     show_terms(terms)
 
 
@@ -346,7 +350,8 @@ def _quants(model: str, asked: list[str] | None) -> tuple[str, tuple[str | None,
 
 
 def _show(
-    found: SplitStudy, trace: RoutingTrace, profiles: Mapping[str, HardwareProfile], edges: Sequence[Cliff]
+    found: SplitStudy, trace: RoutingTrace, profiles: Mapping[str, HardwareProfile], edges: Sequence[Cliff],
+    most: Longest | None,
 ) -> None:  # fmt: skip
     from expert_residency.sim.split import report
     from expert_residency.sim.split.compare import gain_sentence, room_sentence, speed_matters
@@ -378,13 +383,17 @@ def _show(
             say(f"{report.label(answer.ordered)}, {answer.geometry.quant}, {answer.mode}: {room}.")
     if best is not None:
         _show_best(found, best)
+        say(_with_options(found, best))
+        others = [answer for answer in found.one_card_fewer if answer.simulated]
+        if others:
+            say("With a card fewer:")
+        for other in others:
+            say(f"  {_with_options(found, other)}")
         others = [answer for answer in found.best_of_quants if answer.geometry != best.geometry]
         if others:
             say("The fastest of each other quantization:")
         for other in others:
-            how = "simulated" if other.simulated else "estimated"
-            speed = f"{other.tokens_per_s:.1f} tok/s {how}"
-            say(f"  {report.label(other.ordered)}, {other.geometry.quant}, {other.mode}, {speed}")
+            say(f"  {_with_options(found, other)}")
         for sentence in (gain_sentence(found), speed_matters(best, found.run)):
             if sentence:
                 say(sentence)
@@ -393,11 +402,26 @@ def _show(
         for a in found.answers
         for note in a.notes
     ]
+    if most is not None:
+        say(most.text)
     say_cliffs(edges)
     if best is not None:
         show_trust(_behind(found, best, profiles))
     caution(found.caveats)
     warn(notes)
+
+
+def _with_options(found: SplitStudy, answer: Answer) -> str:
+    """A machine with its speed, and what the engine's user sets for it."""
+    from expert_residency.sim.choices.preset import load_engine
+    from expert_residency.sim.split import report
+    from expert_residency.sim.split.options import placement_text
+
+    assert answer.placement is not None
+    how = "simulated" if answer.simulated else "estimated"
+    speed = f"{answer.tokens_per_s:.1f} tok/s {how}"
+    options = placement_text(answer.placement, load_engine(found.question.engine), found.question.miss)
+    return f"{report.label(answer.ordered)}, {answer.geometry.quant}, {answer.mode}, {speed}: {options}"
 
 
 def _behind(found: SplitStudy, best: Answer, profiles: Mapping[str, HardwareProfile]) -> Trust:

@@ -40,20 +40,23 @@ def show_layers(
     from expert_residency.sim.split.cliffs import answer_cliffs
     from expert_residency.sim.split.host import HostFacts
     from expert_residency.sim.split.layers.study import study_layers
+    from expert_residency.sim.split.longest import layers_longest
     from expert_residency.sim.split.study import split_caveats
     from expert_residency.sim.studies.explain_split import explain_layers
 
     found = study_layers(question, trace, profiles, lambda text: say(text, err=True))
     edges = [] if found.best is None else answer_cliffs(found.best)
+    best = found.best
+    most = layers_longest(best.problem, best.placement) if best is not None and best.placement else None
     known = [*split_caveats(question, trace, profiles), *texts(cliff_caveats(edges))]
     family = (found.best or found.answers[0]).geometry.quant_family
     host = HostFacts.of(profiles[question.host], family, question.ram_bytes)
     behind = _behind(found, profiles)
-    best = found.best if explain else None
-    terms = explain_layers(best.problem, best.placement) if best is not None and best.placement else []
+    told = best if explain else None
+    terms = explain_layers(told.problem, told.placement) if told is not None and told.placement else []
     if json is not None:
         data = study_to_dict(found) | {"caveats": known, "host": host.to_dict()}
-        data["cliffs"] = [edge.to_dict() for edge in edges]
+        data |= {"cliffs": [edge.to_dict() for edge in edges], "largest_context": most and most.to_dict()}
         data["trace"] = {"sha256": trace.content_hash, "synthetic": trace.synthetic}
         if behind is not None:
             data["trust"] = behind.to_dict()
@@ -64,6 +67,8 @@ def show_layers(
             return
     say(host.text)
     _print_study(found)
+    if most is not None:
+        say(most.text)
     show_terms(terms)
     say_cliffs(edges)
     if behind is not None:
@@ -116,14 +121,27 @@ def _print_study(found: LayerStudy) -> None:
             say(f"{_label(answer)}: {answer.limit}.")
     if best is not None:
         print_answer(best, found.preset.name)
+        others = [a for a in found.answers if a.placement and a.geometry == best.geometry and a is not best]
+        if others and best.has_card:
+            say("With other cards:")
+            for other in others:
+                _say_other(other)
         others = [answer for answer in found.best_of_quants if answer.geometry != best.geometry]
         if others and best.has_card:
             say("The fastest of each other quantization:")
             for other in others:
-                how = other.lines[0].placement.how
-                say(f"  {_label(other)}, {other.tokens_per_s:.1f} tok/s {how}: {other.lines[0].text}")
+                _say_other(other)
     for sentence in found.next_cards():
         say(sentence)
+
+
+def _say_other(answer: LayerAnswer) -> None:
+    """One line: its speed and the options that make it."""
+    line = answer.lines[0]
+    text = line.text or "nothing to set"
+    say(f"  {_label(answer)}, {answer.tokens_per_s:.1f} tok/s {line.placement.how}: {text}")
+    if "-ts" in line.options and len(set(answer.ordered)) > 1:
+        say(f"  {card_order(line.placement.cards)}")
 
 
 def print_answer(answer: LayerAnswer, engine: str) -> None:

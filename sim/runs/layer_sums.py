@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
@@ -165,6 +165,13 @@ class LayerSums:
             machine = Machine.single(self.cards[card], self.geometry.n_layers)
             self._reads[card] = int(attention_ns(self.trace, machine, self.context)[0][self.passes].sum())
         return self._reads[card]
+
+    def at_depth(self, depth: int) -> Self:
+        """The same with so many tokens behind each request."""
+        context = replace(self.context, depth=depth)
+        made = type(self)(self.trace, self.cards, self.host, self.preset, p2p=self.p2p, context=context)
+        made._events = self._events
+        return made
 
     def on(self, cards: Mapping[str, HardwareProfile], host: HardwareProfile, preset: EnginePreset) -> Self:
         """The same trace on other cards of the same names, under another engine, with what was counted of it.

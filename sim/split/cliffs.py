@@ -54,11 +54,14 @@ def _standing(found: SplitStudy, answer: Answer) -> Standing:
         host = with_ram(host, asked.ram_bytes)
     cards = [found.profiles[stage.card.name] for stage in placement.stages]
     preset = load_engine(asked.engine)
+    budget = placement.ram.mode == "budget"  # as large as memory lets it: all that no card holds, at the edge
     return Standing(
         answer.geometry, (_on_host(cards[0], host), *cards[1:]), preset, placement.layers_each,
         tuple(stage.expert_bytes for stage in placement.stages),
         tuple(stage.budget.cache_bytes for stage in placement.stages), _beside(needs.context, needs.kv_type),
-        host=placement.ram.mode, miss=asked.miss, moves=preset.policy.get("admission") != "never", meant=True,
+        host="mmap" if budget else placement.ram.mode, miss=asked.miss, meant=True,
+        moves=not budget and preset.policy.get("admission") != "never",
+        kept_bytes=asked.headroom_bytes if budget else None,
     )  # fmt: skip
 
 

@@ -53,6 +53,7 @@ def simulate_placement(
     p2p: bool = False,
     kv_type: str | None = None,
     preset: EnginePreset | None = None,
+    depth: int = 0,
 ) -> Simulated:
     """Run `trace` on a placement.
 
@@ -76,6 +77,8 @@ def simulate_placement(
         Storage of a KV cell, which attention reads.
     preset
         In the place of the one that `engine` names.
+    depth
+        Tokens behind each request before the trace begins.
 
     Returns
     -------
@@ -110,6 +113,7 @@ def simulate_placement(
         host=mode,
         p2p=p2p,
         kv_type=kv_type,
+        depth=depth,
     )
     result = simulate(trace, spec, profiles=cards, preset=preset)
     decode = np.flatnonzero(trace.pass_phase != Phase.PREFILL)

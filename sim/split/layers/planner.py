@@ -38,7 +38,7 @@ class LayerPlanner:
     problem
         What is to be placed.
     as_named
-        The cards stand in the order of the problem; else every order is tried.
+        The cards stand in the order of the problem, as rules count them; else every order is tried.
 
     Raises
     ------
@@ -70,9 +70,7 @@ class LayerPlanner:
     @cached_property
     def orders(self) -> list[tuple[str, ...]]:
         """Different orders of the cards."""
-        if self.as_named:
-            return [self.problem.cards]
-        return sorted(set(permutations(self.problem.cards)))
+        return [self.problem.cards] if self.as_named else sorted(set(permutations(self.problem.cards)))
 
     def best(self) -> LayerPlacement | None:
         """The fastest placement; None if none fits."""

@@ -141,6 +141,7 @@ class LayerStudy:
         if best is None:
             return
         alike = [a for a in self.answers if a.geometry == best.geometry]
+        several = len({a.geometry.label for a in self.answers}) > 1
         by_count = {
             n: max((a for a in alike if len(a.cards) == n), key=lambda a: (not a.estimated, a.tokens_per_s))
             for n in sorted({len(a.cards) for a in alike})
@@ -149,7 +150,7 @@ class LayerStudy:
             fewer = by_count.get(n - 1)
             if fewer is None or answer.placement is None:
                 continue
-            name = f"The {NTH[n - 2]} card"
+            name = f"The {NTH[n - 2]} card{f' in {best.geometry.quant}' if several else ''}"
             bound = f"; then {answer.placement.binding} binds"
             if fewer.placement is None:
                 speed = f"{answer.tokens_per_s:.1f} tok/s"

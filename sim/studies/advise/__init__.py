@@ -3,6 +3,6 @@
 from expert_residency.sim.studies.advise.advise import Advice, advise
 from expert_residency.sim.studies.advise.layers import LayerTask
 from expert_residency.sim.studies.advise.task import Ask, Control, Setting, Task
-from expert_residency.sim.studies.advise.timed import TimedTask
+from expert_residency.sim.studies.advise.timed import TimedTask, in_fastest_order
 
-__all__ = ["Advice", "Ask", "Control", "LayerTask", "Setting", "Task", "TimedTask", "advise"]
+__all__ = ["Advice", "Ask", "Control", "LayerTask", "Setting", "Task", "TimedTask", "advise", "in_fastest_order"]

@@ -9,6 +9,7 @@ from itertools import combinations
 from expert_residency.errors import SimError
 from expert_residency.sim.choices.cliffs import Standing
 from expert_residency.sim.choices.knob import Knob, Value, flag_of
+from expert_residency.sim.choices.longest import Longest
 from expert_residency.sim.choices.workers import with_workers
 from expert_residency.sim.runs.constants import Constant, constants_of
 from expert_residency.sim.runs.interval import Machine
@@ -18,6 +19,7 @@ from expert_residency.sim.split.layers.placement import LayerPlacement, LayerPro
 from expert_residency.sim.split.layers.planner import LayerPlanner
 from expert_residency.sim.split.layers.study import limit_of
 from expert_residency.sim.split.layers.times import LayerCosts
+from expert_residency.sim.split.longest import layers_longest
 from expert_residency.sim.split.memory import needs_of
 from expert_residency.sim.studies.advise.task import Ask, Control, Setting, whole
 from expert_residency.sim.timed.attention import Context
@@ -139,7 +141,7 @@ class LayerTask:
     def _limit(self) -> str:
         """What is missing where nothing fits."""
         problem = self._problem((self.ask.profiles, self.ask.preset), 0, 0)
-        planner = LayerPlanner(replace(problem, mapped=self.mapped), as_named=True)
+        planner = LayerPlanner(replace(problem, mapped=self.mapped))
         if (best := planner.best()) is None:
             return limit_of(problem, planner)
         if not best.host_layers:
@@ -156,12 +158,17 @@ class LayerTask:
         lines = self.lines(setting)
         return layer_standing(self._planner(setting, None, 0).problem, lines[0].placement) if lines else None
 
+    def longest(self, setting: Setting) -> Longest | None:
+        """The largest context beside what is advised for a setting."""
+        lines = self.lines(setting)
+        return layers_longest(self._planner(setting, None, 0).problem, lines[0].placement) if lines else None
+
     def fewer_cards(self, setting: Setting) -> OptionLine | None:
         """The fastest of some of the cards with these threads, if it is as fast as all of them or faster."""
         problem, names = self._planner(setting, None, 0).problem, self.ask.names
         found: list[OptionLine] = []
         for cards in dict.fromkeys(some for n in range(1, len(names)) for some in combinations(names, n)):
-            planner = LayerPlanner(replace(problem, cards=cards), as_named=True)
+            planner = LayerPlanner(replace(problem, cards=cards))
             if (best := planner.best()) is not None:
                 found += option_lines(planner.problem, best, planner.by_first_layers())[:1]
         fastest = max(found, key=lambda line: line.placement.tokens_per_s, default=None)
@@ -202,9 +209,7 @@ class LayerTask:
     @cached_property
     def mapped(self) -> bool:
         """Whether the model's file has to be mapped: it does not fit into memory beside the cards."""
-        return (
-            LayerPlanner(self._problem((self.ask.profiles, self.ask.preset), 0, 0), as_named=True).best() is None
-        )
+        return LayerPlanner(self._problem((self.ask.profiles, self.ask.preset), 0, 0)).best() is None
 
     def _planner(self, setting: Setting, machine: Machine | None, workload: int) -> LayerPlanner:
         workers = int(self._values(setting).get("workers", 0))
@@ -213,7 +218,7 @@ class LayerTask:
         if known is None or (machine is not None and known[0] is not machine):
             asked = machine or (self.ask.profiles, self.ask.preset)
             problem = replace(self._problem(asked, workload, workers), mapped=self.mapped)
-            known = self._planners[key] = asked, LayerPlanner(problem, as_named=True)
+            known = self._planners[key] = asked, LayerPlanner(problem)
         return known[1]
 
     def _problem(self, machine: Machine, workload: int, workers: int) -> LayerProblem:

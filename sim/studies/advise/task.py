@@ -10,6 +10,7 @@ from expert_residency.errors import SimError
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.sim.choices.cliffs import Standing
 from expert_residency.sim.choices.knob import OWN, Knob, Value
+from expert_residency.sim.choices.longest import Longest
 from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.runs.constants import Constant
 from expert_residency.sim.runs.interval import Machine
@@ -132,6 +133,9 @@ class Task(Protocol):
 
     def standing(self, setting: Setting) -> Standing | None:
         """Where a setting stands to the engine's cliffs; None if nothing fits."""
+
+    def longest(self, setting: Setting) -> Longest | None:
+        """The largest context beside a setting, with its speed; None where contexts are not known line by line."""
 
     def headline(self, setting: Setting, machine: Machine | None = None, workload: int = 0) -> float | None:
         """The same of what is advised for the setting, which may be more than the knobs can say.

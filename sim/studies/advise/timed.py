@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import permutations
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -17,6 +18,7 @@ from expert_residency.hwmodels.units import GIB, MIB
 from expert_residency.sim.choices.capacity import Auto, Capacity
 from expert_residency.sim.choices.cliffs import Standing, standing_of
 from expert_residency.sim.choices.knob import OWN, Knob, Value, flag_of
+from expert_residency.sim.choices.longest import Longest, largest_context
 from expert_residency.sim.choices.preset import EnginePreset
 from expert_residency.sim.choices.spec import RunSpec, make_spec
 from expert_residency.sim.choices.workers import as_set, with_workers
@@ -32,6 +34,7 @@ from expert_residency.sim.studies.advise.task import (
 )
 from expert_residency.sim.studies.advise.workloads import Workload
 from expert_residency.sim.studies.drafts import gated
+from expert_residency.sim.timed.attention import lengths
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
 from expert_residency.traces.windows import compose_windows
 
@@ -187,7 +190,32 @@ class TimedTask:
         room = self._room(spec.layers_each[0] if spec.layers_each and len(ask.profiles) == 2 else None)
         context = f"a context of {ask.context:,} tokens ({ask.kv_type} KV)"
         beside = f"dense weights, {context if ask.session_bytes is None else 'the context'} and the reserve"
+        values = {c.knob.sets: v for c, v in zip(self.controls, setting, strict=True)}
+        if values.get("host") == "budget@1.0":  # as large as memory lets it: all that no card holds, at the edge
+            found = replace(found, host="mmap", moves=False)
         return replace(found, room_bytes=room, beside=beside, meant=found.cache_bytes == room)
+
+    def longest(self, setting: Setting) -> Longest | None:
+        """The largest context beside a setting's cache, and the speed when it is full."""
+        ask, geometry = self.ask, self.ask.traces[0].geometry
+        if ask.session_bytes is not None or geometry.session_shape is None:
+            return None
+        spec, profiles, preset, trace = self._asked(setting, (ask.profiles, ask.preset), 0)
+        layers = spec.layers_each[0] if spec.layers_each and len(ask.profiles) == 2 else None
+        cache = spec.capacity.card_bytes or (int(spec.capacity.total_bytes or 0),)
+
+        def fits(tokens: int) -> bool:
+            try:
+                room = self._room(layers, tokens)
+            except MisfitError:
+                return False
+            return all(held <= left for held, left in zip(cache, room, strict=True))
+
+        tokens = largest_context(fits, ask.context)
+        depth = max(0, tokens - int(lengths(trace, 0).max(initial=1)))
+        deep = replace(spec, depth=depth)
+        full = simulate(trace, deep, profiles=profiles, preset=preset, runs=RUNS).tokens_per_s
+        return Longest(tokens, ask.context, full) if full else None
 
     def _asked(
         self, setting: Setting, machine: Machine, workload: int
@@ -250,10 +278,10 @@ class TimedTask:
             return layers, n - layers
         return tuple(n * (i + 1) // cards - n * i // cards for i in range(cards))
 
-    def _room(self, layers: int | None) -> tuple[int, ...]:
+    def _room(self, layers: int | None, context: int | None = None) -> tuple[int, ...]:
         drafts = any(knob.sets == "rows" for knob in self.ask.preset.knobs.values())
         auto = Auto(
-            context=self.ask.context, kv=self.ask.kv_type, session=self.ask.session_bytes,
+            context=context or self.ask.context, kv=self.ask.kv_type, session=self.ask.session_bytes,
             draft=drafts and _drafts(self.ask.traces[0].geometry),
         )  # fmt: skip
         spec = RunSpec(list(self.ask.names), Capacity(auto=auto), layers_each=self._each(layers))
@@ -280,3 +308,27 @@ def windowed(trace: RoutingTrace) -> bool:
 
 def _drafts(geometry: ModelGeometry) -> bool:
     return geometry.session_shape is not None and geometry.session_shape.draft is not None
+
+
+def in_fastest_order(ask: Ask) -> Ask:
+    """The question with its cards in the order that is fastest with the engine's defaults, as plans have it.
+
+    Processor, memory and drive stay those of the first that was named.
+    """
+    host = {name: getattr(ask.profiles[0], name) for name in ("cpu", "dram", "ram", "disk")}
+    cards = [
+        (name, profile.model_copy(update=host)) for name, profile in zip(ask.names, ask.profiles, strict=True)
+    ]
+    found: list[tuple[float, Ask]] = []
+    for order in dict.fromkeys(permutations(ask.names)):
+        left = list(cards)
+        ordered = [left.pop([one for one, _ in left].index(name)) for name in order]
+        asked = replace(ask, names=order, profiles=tuple(profile for _, profile in ordered))
+        try:
+            task = TimedTask(asked)
+            setting = tuple(c.values[0] if c.default is None else c.default for c in task.controls)
+            speed = task.speed(setting)
+        except SimError:
+            continue  # a card that has not the room there; what is wrong in any order is said later
+        found.append((speed or 0.0, asked))
+    return max(found, key=lambda one: one[0], default=(0.0, ask))[1]

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from expert_residency.errors import SimError
-from expert_residency.sim.choices.trace import open_trace
+from expert_residency.sim.choices.synthetic import TOKENS
+from expert_residency.sim.choices.trace import open_trace, routing_of
 from expert_residency.traces import Phase, RoutingTrace, load_model
 from expert_residency.traces.geometry import read_model
 from expert_residency.traces.synthetic import generate, load_style
@@ -71,6 +73,43 @@ def workloads(model: str, sources: Sequence[str], fmt: str | None, passes: int) 
     if not (cut[0].trace.pass_phase != Phase.PREFILL).any():
         raise SimError(f"{sources[0]}: the {passes} passes that are run decode nothing; give more with --passes")
     return cut
+
+
+def whole_workloads(
+    model: str, sources: Sequence[str], fmt: str | None, passes: int | None
+) -> tuple[Workload, ...]:
+    """Workloads of an engine that moves nothing: no cache has to be warm, and the first is the one of `split`.
+
+    Parameters
+    ----------
+    model
+        NAME, NAME/QUANT or file.
+    sources, fmt
+        Recorded traces and their format; none: what `split` takes by default, then generated ones.
+    passes
+        The first so many of each; None for all.
+
+    Returns
+    -------
+    tuple of Workload
+        The first is what is searched with.
+
+    Raises
+    ------
+    SimError, TraceError
+        What cannot be read, or has another shape.
+    """
+    traces = [routing_of(model, source, fmt, passes=passes) for source in (*sources, *([] if sources else [None]))]
+    if not sources:
+        geometry, style = load_model(model), load_style(read_model(model).style)
+        traces += [generate(geometry, style, tokens=TOKENS, seed=seed, weights=False) for seed in SEEDS[1:]]
+    if len(sources) == 1:
+        ends = [traces[0].n_passes * part // PARTS for part in range(PARTS + 1)]
+        at = np.arange(traces[0].n_passes)
+        parts = [(at >= a) & (at < b) for a, b in pairwise(ends)]
+        decodes = traces[0].pass_phase != Phase.PREFILL
+        traces += [traces[0].select_passes(part) for part in parts if (part & decodes).any()]
+    return tuple(map(Workload, traces))
 
 
 def after(trace: RoutingTrace, start: int, passes: int) -> Workload:
