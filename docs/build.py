@@ -86,6 +86,7 @@ BLOCKS: dict[str, dict[str, Block]] = {
 """Page to name to block."""
 FIGURES = {
     "kernel-scaling.png": Block("kernel_figures:draw", costly=True),
+    "leaderboard.png": Block("leaderboard_tables:draw", costly=True, traces=True),
     "split-p40-3070.png": Block("split_tables:draw", costly=True),
     "synthetic-lru.png": Block("synthetic_figures:draw", costly=True),
 }

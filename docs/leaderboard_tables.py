@@ -22,14 +22,23 @@ CELLS = "EXPERT_RESIDENCY_CELLS"
 
 def board() -> str:
     """The page without its title; its heads one level lower."""
-    traces = [str(Path(os.environ["EXPERT_RESIDENCY_SHARED"], "traces", name)) for name in TRACES]
-    kept = ["--cells", os.environ[CELLS]] if CELLS in os.environ else []
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder, "page.md")
-        try:
-            main(["leaderboard", *BUNDLED, *traces, *kept, "--out", str(page)])
-        except SystemExit as end:
-            if end.code:
-                raise
+        _run("--out", str(page))
         text = page.read_text(encoding="utf-8")
     return text.partition("\n\n")[2].replace("\n## ", "\n### ")
+
+
+def draw(path: Path) -> None:
+    """Speeds of all policies, with intervals."""
+    _run("--plot", str(path))
+
+
+def _run(*options: str) -> None:
+    traces = [str(Path(os.environ["EXPERT_RESIDENCY_SHARED"], "traces", name)) for name in TRACES]
+    kept = ["--cells", os.environ[CELLS]] if CELLS in os.environ else []
+    try:
+        main(["leaderboard", *BUNDLED, *traces, *kept, *options])
+    except SystemExit as end:
+        if end.code:
+            raise

@@ -177,8 +177,9 @@ def draw_leaderboard(board: Board, path: Path) -> None:
         axes.axhline(len(board.bounds) - 0.5, color="0.7", linewidth=0.8)
     axes.axvline(1, color="0.4", linewidth=0.8)
     axes.set_yticks(range(len(rows)), [row.entrant.label for row in rows], fontsize=8)
-    axes.set_xlabel(f"speed over that of {BASELINE.label}; bars: {100 * LEVEL:g} % over models and requests")
+    bars = f"; bars: {100 * LEVEL:g} % over models and requests" if board.ranked[0].interval else ""
+    axes.set_xlabel(f"speed over that of {BASELINE.label}{bars}", fontsize=9)
     axes.set_title(board.words, fontsize=8)
-    axes.margins(y=0.02)
-    axes.legend(frameon=False, fontsize="x-small", loc="lower right")
+    axes.set_ylim(-0.8, len(rows) - 0.2)
+    figure.legend(frameon=False, fontsize="x-small", loc="outside lower center", ncols=4)
     save_figure(figure, path, 150)
