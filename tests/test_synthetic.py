@@ -448,16 +448,16 @@ def test_bundled_trace_is_what_its_command_makes():
 # ---- recorded traces ---------------------------------------------------------------------------------------
 
 
-def recorded_gptoss(shared, sequences):
-    """The first `sequences` decode sequences of 511 tokens, as one trace of as many requests."""
+def recorded_gptoss(shared, sequences, length=511):
+    """Of the first `sequences` decode sequences that are as long, `length` tokens: a trace of as many requests."""
     data = np.load(shared / "traces" / "gptoss20b" / "gptoss20b_decode.npz")
     offsets, experts = data["offsets"], data["experts"]
-    whole = np.flatnonzero(np.diff(offsets) == 511)[:sequences]
-    tokens = np.concatenate([experts[offsets[i] : offsets[i + 1]] for i in whole]).astype(np.int16)
+    whole = np.flatnonzero(np.diff(offsets) >= length)[:sequences]
+    tokens = np.concatenate([experts[offsets[i] : offsets[i] + length] for i in whole]).astype(np.int16)
     n, layers, k = tokens.shape
     return RoutingTrace(
         geometry=shape_only(32, k, layers),
-        pass_request=np.repeat(np.arange(len(whole)), 511),
+        pass_request=np.repeat(np.arange(len(whole)), length),
         pass_phase=np.full(n, Phase.DECODE),
         pass_emits=np.ones(n, dtype=np.int32),
         event_pass=np.repeat(np.arange(n), layers),
@@ -480,6 +480,17 @@ def test_recorded_gptoss_has_the_statistics_that_the_style_was_asked_for(shared)
         for t in targets:
             assert got[t.statistic] == pytest.approx(t.asked, abs=t.tolerance), t.statistic
             assert t.got == pytest.approx(t.asked, abs=1.5 * t.tolerance), t.statistic
+
+
+@pytest.mark.shared
+def test_what_other_recorded_texts_know_is_what_the_style_was_asked_for(shared):
+    """A static set chosen by other texts: the asked values are those of the recorded sequences."""
+    recorded = recorded_gptoss(shared, 200, length=300)
+    targets = [t for t in load_style_file("gpt-oss-20b").targets if t.workload == "texts"]
+    got = measure(recorded, [t.statistic for t in targets])
+    for t in targets:
+        assert got[t.statistic] == pytest.approx(t.asked, abs=0.002), t.statistic
+        assert t.got == pytest.approx(t.asked, abs=t.tolerance), t.statistic
 
 
 @pytest.mark.shared
