@@ -325,6 +325,24 @@ def test_an_installed_package_competes_by_itself(
     assert Entrant("eviction", "mru") in registered()
 
 
+def test_a_class_with_parameters_competes_once(package: str) -> None:
+    word = entrant_of(f"{package}:Mru:skip=1")
+    assert word.label == "mru:skip=1"
+    assert "mru" not in {entrant.label for entrant in registered()}
+
+
+def test_an_interrupted_run_says_what_is_kept(package: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("expert_residency.sim.studies.leaderboard.leaderboard", stop)
+    for more, said in (("", "nothing is kept without --cells"), (" --cells kept", "finished runs are in kept")):
+        with pytest.raises(SystemExit) as stopped:
+            main(f"leaderboard chat.parquet{more}".split())
+        assert stopped.value.code == 130
+        assert said in capsys.readouterr().err
+
+
 def test_kept_runs_are_not_run_again(package: str, capsys: Any) -> None:
     words = f"chat.parquet --only --policy lfru {SMALL} --cells kept"
     assert "2 runs in " in run(capsys, words)

@@ -107,8 +107,15 @@ def leaderboard(
     read = _read(files, fmt, reading, passes or None)
     began = time.perf_counter()
     _say_slow(own)
-    with Bar("runs", quiet=str(json) == "-") as bar:
-        board = rank(read, field, words or {}, out=cells, workers=workers, progress=bar.update)
+    try:
+        with Bar("runs", quiet=str(json) == "-") as bar:
+            board = rank(read, field, words or {}, out=cells, workers=workers, progress=bar.update)
+    except KeyboardInterrupt:
+        kept_in = (
+            "nothing is kept without --cells" if cells is None else f"finished runs are in {cells}: say it again"
+        )
+        say(f"residency: interrupted; {kept_in}", err=True)
+        raise SystemExit(130) from None
     if json is not None:
         write_json(json, board.to_dict())
     if out is not None:

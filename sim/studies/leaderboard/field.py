@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from expert_residency.errors import PolicyError
-from expert_residency.policies import Policy, adopt, available, create, placed_class, sees_future
+from expert_residency.policies import Policy, adopt, adopted, available, create, placed_class, sees_future
 from expert_residency.policies.registry import KINDS, Kind, load
 
 PLAIN: dict[str, str | None] = {"eviction": "lru", "admission": "always", "prefetch": "none", "placement": None}
@@ -76,7 +76,7 @@ BASELINE = Entrant("eviction", "lru")
 
 
 def registered() -> list[Entrant]:
-    """All registered policies that compete, other packages' among them.
+    """All registered policies that compete, other packages' among them, adopted classes not.
 
     Of the prefetchers that see the future only `oracle` is a bound; the others assume how good a predictor is,
     which `residency predictor` varies.
@@ -86,7 +86,7 @@ def registered() -> list[Entrant]:
         for name in available(kind):
             plain = name == PLAIN[kind]
             assumes = kind == "prefetch" and name != "oracle" and _needs_future(kind, name)
-            if not plain and not assumes:
+            if not plain and not assumes and (kind, name) not in adopted():
                 field.append(Entrant(kind, name))
     return field
 
