@@ -53,6 +53,9 @@ def test_memory_that_others_hold_is_none_of_the_page_caches() -> None:
 def test_nodes_change_rates_of_pool_and_link() -> None:
     spread, placed, one = (_pinned(f"{TWO}{words}") for words in ("", ",numa=placed", ",numa=one"))
     assert one < spread < placed, "0.65 of one node, 0.35 of both, 0.61 of both"
+    reads = load_profile(f"{TWO},numa=placed").cpu.expert_gb_per_s.pinned.default
+    assert reads.spread is not None
+    assert reads.spread[0] < placed == reads.spread[1], "one machine reached much less"
     half, whole = load_profile(f"{TWO},numa=one"), load_profile(TWO)
     assert half.ram.total_gib.value == pytest.approx(whole.ram.total_gib.value / 2)
     assert (half.cpu.cores.count, whole.cpu.cores.count) == (32, 64)

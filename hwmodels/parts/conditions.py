@@ -54,7 +54,11 @@ _FAR_WHY = (
     "(P100, mpicbg-scicomp/gearshifft#82)"
 )
 _PLACED = 0.61
-_PLACED_WHY = "67-68 of 110.8 GB/s placed by node, 35-40 without (2x Xeon Silver 4510, JustVugg/colibri#537)"
+_PLACED_WHY = (
+    "67-68 of 110.8 GB/s placed by node, 35-40 without (2x Xeon Silver 4510, JustVugg/colibri#537); no more than "
+    "0.37 where ktransformers decodes DeepSeek-V3 on 2x Xeon Gold 6454S"
+)
+_LEAST_PLACED = 0.37
 
 
 def changed(made: Tables, words: Mapping[str, str], *, sockets: int) -> Tables:
@@ -209,6 +213,8 @@ def _nodes(tables: Tables, numa: str, card: str, sockets: int) -> None:
     else:
         share, why = _PLACED, _PLACED_WHY
     reads = {"value": round(theory * share, 3), "kind": "assumed", "source": f"{share} x {theory:g} GB/s: {why}"}
+    if numa == "placed":
+        reads["spread"] = [round(theory * _LEAST_PLACED, 3), reads["value"]]
     cached = _times(reads, 1 / 1.79, "pinned / 1.79, as arena to warm mmap on a Ryzen 5 7600")
     cpu["expert_gb_per_s"] = {
         "pinned": {"default": reads}, "pageable": {"default": reads}, "page_cache": {"default": cached}
