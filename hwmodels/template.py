@@ -65,6 +65,7 @@ HINTS = {
     "cpu.expert_gb_per_s.assembled": "put together from slices of a model file; as page_cache without it",
     "cpu.expert_gb_per_s_by_workers": "rates by worker count, to price other counts",
     "cpu.dispatch_us": "to hand a layer's experts to the workers and join them",
+    "cpu.core_share": "what one core gets through beside a newer one: old designs (Zen 2, Golden Cove) have less",
     "cpu.gflops": "what the pool reaches on many rows; without it a rule from the data sheet, and a caveat",
     "dram": "host memory bandwidth, shared by CPU and copies",
     "dram.stream_gb_per_s": "what a stream benchmark reaches: 0.8 of theory",

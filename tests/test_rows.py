@@ -149,7 +149,7 @@ def check_rows() -> None:
     for name in CHOICES:
         trace, spec, run = simulated(name)
         found, wanted = row(trace, spec, run), expected(trace, spec, run)
-        named = {"cell": 0, "cell_id": "id-0", "trace": "a trace", "scenario": None}
+        named = {"cell": 0, "cell_id": "id-0", "trace": "a trace", "scenario": None, "seed": None, "setting": None}
         chosen = {column: CHOICES[name].get(column, found[column]) for column in rows_of.POLICY_COLUMNS}
         wanted |= named | chosen
         assert set(wanted) == {column.name for column in rows_of.COLUMNS}

@@ -131,7 +131,7 @@ def test_a_sweep_shows_the_warnings_of_its_cells(tmp_path):
 
 def test_sweeps_of_older_versions_say_nothing_of_requests():
     old = {"status": ["ok"], "requests": [np.nan], "decode_tokens": [4], "trace": ["a"], "cell": [0]}
-    frame = pd.DataFrame(old | {"warnings": [[]]})
+    frame = pd.DataFrame(old | {"cell_id": ["a"], "warnings": [[]]})
     assert bases(frame) == {}
 
 
