@@ -31,7 +31,8 @@ class Gpu(Section):
     """The card. Rates are what kernels reach, not the data sheet's bandwidth (kept in `mem_gb_per_s`).
 
     `group_us_by_bytes` are measured times of one group of experts by its bytes, launch included: straight lines
-    between them, the first one's time below it, `expert_gb_per_s` beyond the last.
+    between them, the first one's time below it, `expert_gb_per_s` beyond the last. `attention_us_by_bytes` are
+    those of one layer's attention by the bytes of keys and values it reads; beyond the last the last line goes on.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Gpu(Section):
     sync_us: Quantity
     sm_x_ghz: Positive | None = None
     group_us_by_bytes: dict[int, Quantity] = Field(default_factory=dict)
+    attention_us_by_bytes: dict[int, Quantity] = Field(default_factory=dict)
 
     vram_total_bytes: ClassVar[Whole] = Whole()
     vram_usable_bytes: ClassVar[Whole] = Whole()
@@ -68,7 +70,12 @@ class Gpu(Section):
         """(bytes, ns) of `group_us_by_bytes`, bytes ascending."""
         return [(nbytes, round(q.value * 1000)) for nbytes, q in sorted(self.group_us_by_bytes.items())]
 
-    @field_validator("group_us_by_bytes")
+    @property
+    def attention_points(self) -> list[tuple[int, int]]:
+        """(bytes, ns) of `attention_us_by_bytes`, bytes ascending."""
+        return [(nbytes, round(q.value * 1000)) for nbytes, q in sorted(self.attention_us_by_bytes.items())]
+
+    @field_validator("group_us_by_bytes", "attention_us_by_bytes")
     @classmethod
     def _more_takes_longer(cls, points: dict[int, Quantity]) -> dict[int, Quantity]:
         values = [q.value for _, q in sorted(points.items())]

@@ -40,6 +40,7 @@ HINTS = {
     "gpu.sync_us": "notice of the router's ids to the host, a layer",
     "gpu.sm_x_ghz": "multiprocessors times clock, for engines that place layers by it",
     "gpu.group_us_by_bytes": "measured times of a group of experts by its bytes",
+    "gpu.attention_us_by_bytes": "measured times of a layer's attention by the bytes of its keys and values",
     "link": "from host memory to the card",
     "link.pcie": 'generation and lanes it runs at, as "4.0 x16"',
     "link.h2d_gb_per_s": "large copies from page-locked memory: 12 on 3.0 x16, 26 on 4.0 x16, 54 on 5.0 x16",

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import expert_residency as er
 from expert_residency.errors import SimError
+from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.timed.attention import Context, attention_ns, kv_bytes, lengths
 from expert_residency.sim.timed.machine import Machine
@@ -73,6 +74,25 @@ def test_the_time_is_bytes_over_the_rate_of_the_card_that_runs_the_layer(trace):
     short = attention_ns(own, machine, Context(0))
     added = ((times - short) * np.array([[n - 1], [1]])).sum(axis=0)
     assert (two.pass_ns - one.pass_ns).tolist() == added.tolist()
+
+
+def test_measured_times_take_the_place_of_the_rate(trace):
+    """Lines between the points, the first one's time below it, the last line beyond; no model, no time."""
+    points = {300_000: 5.0, 600_000: 8.0, 2_000_000: 20.0}
+    quantities = {n: Quantity(value=us, kind="measured", source="a test") for n, us in points.items()}
+    card = load_profile("rtx-5070")
+    card = card.model_copy(update={"gpu": card.gpu.model_copy(update={"attention_us_by_bytes": quantities})})
+    machine = Machine.split((card,), (trace.geometry.n_layers,))
+    own = with_session(trace, FULL)
+    (short,), (middle,), (long,) = (attention_ns(own, machine, Context(depth)) for depth in (0, 400, 3_000))
+    assert set(short.tolist()) == {5_000}
+    nbytes = kv_bytes(own.geometry, lengths(own, 400), "fp16")
+    assert ((nbytes > 600_000) & (nbytes < 2_000_000)).all()
+    assert middle.tolist() == [round(8_000 + (int(b) - 600_000) * 12_000 / 1_400_000) for b in nbytes]
+    nbytes = kv_bytes(own.geometry, lengths(own, 3_000), "fp16")
+    assert (nbytes > 2_000_000).all()
+    assert long.tolist() == [round(20_000 + (int(b) - 2_000_000) * 12_000 / 1_400_000) for b in nbytes]
+    assert not attention_ns(with_session(trace, None), machine, Context(3_000)).any()
 
 
 def two_cards(depth):

@@ -53,13 +53,15 @@ def matrices(blob: npt.NDArray[np.uint8], shape: ExpertShape) -> list[Floats]:
             found.append(from_bf16(raw.view(np.uint16)).reshape(rows, columns))
             continue
         at = 3 * size + i * factor_bytes
-        factors = from_bf16(blob[at : at + factor_bytes].view(np.uint16)).reshape(rows, -1, 1)
+        together = {"q8_0": 1, "q4_0": 4}[shape.form]
+        blocks = (rows // together, columns // BLOCK, together)
+        factors = from_bf16(blob[at : at + factor_bytes].view(np.uint16)).reshape(*blocks, 1)
         if shape.form == "q8_0":
-            whole = raw.view(np.int8).reshape(rows, -1, BLOCK).astype(np.float64)
+            whole = raw.view(np.int8).reshape(*blocks, BLOCK).astype(np.float64)
         else:
-            pairs = raw.reshape(rows, -1, BLOCK // 2).astype(np.int64)
-            whole = np.concatenate([pairs & 15, pairs >> 4], axis=2) - 8.0
-        found.append((whole * factors).reshape(rows, columns))
+            pairs = raw.reshape(*blocks, BLOCK // 2).astype(np.int64)
+            whole = np.concatenate([pairs & 15, pairs >> 4], axis=3) - 8.0
+        found.append((whole * factors).transpose(0, 2, 1, 3).reshape(rows, columns))
     return found
 
 
@@ -190,5 +192,45 @@ def interpreted(form: Form, how: str) -> tuple[float, float, int]:
     return off(added, right - x), off(x_host.numpy(), normed), int(line)
 
 
+def attended(rows: int, cells: list[int]) -> float:
+    """Largest error of attention over so many cells in Triton's interpreter."""
+    import torch
+
+    from expert_residency.hwmodels.executor.attention import GROUP, HEAD, LITTLE, Attention
+
+    hidden, heads = 160, 2
+    made = Attention(torch, "cpu", 2, rows, hidden, heads * 4 * HEAD, max(cells), fast=False)
+    normed, x = torch.randn((rows, hidden)), torch.zeros((rows, hidden))
+    kv, values = made.cells[1].double().numpy(), normed.double().numpy()
+    worst = 0.0
+    for event, length in enumerate(cells):
+        x.zero_()
+        made.attend(1, normed, torch.tensor(cells, dtype=torch.int32), torch.tensor([event]), x)
+        right = np.zeros((rows, hidden))
+        for head, query in np.ndindex(heads, GROUP):
+            columns = ((head * GROUP + query) * HEAD + np.arange(HEAD)) % hidden
+            score = values[:, columns] @ kv[head, 0, :length].T / 8
+            weight = np.exp(score - score.max(1, keepdims=True))
+            right[:, columns] += LITTLE * (weight / weight.sum(1, keepdims=True)) @ kv[head, 1, :length]
+        worst = max(worst, off(x.double().numpy(), right))
+    return worst
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [1, 3])
+def test_attention_reads_as_many_cells_as_a_pass_has(rows: int) -> None:
+    for needed in ("torch", "triton"):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"{needed} is not installed, whose interpreter runs a card's kernels without a card")
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    command = [sys.executable, str(Path(__file__)), "attention", str(rows)]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert found.returncode == 0, found.stderr
+    assert float(found.stdout) < 1e-5
+
+
 if __name__ == "__main__":
-    print(*interpreted(sys.argv[1], sys.argv[2]))  # type: ignore[arg-type]  # noqa: T201
+    if sys.argv[1] == "attention":
+        print(attended(int(sys.argv[2]), [1, 63, 130]))  # noqa: T201
+    else:
+        print(*interpreted(sys.argv[1], sys.argv[2]))  # type: ignore[arg-type]  # noqa: T201

@@ -308,7 +308,7 @@ class FakeCard:
 
     def __getattr__(self, name: str) -> Any:
         if name in ("mixer", "experts", "join", "finish"):
-            return lambda *args: FakeGraph(self.log, (name, *args))
+            return lambda *args, attends=False: FakeGraph(self.log, (name, *args, *["attends"] * attends))
         if name == "Event":
             return lambda **_: FakeEvent()
         raise AttributeError(name)

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from expert_residency.errors import HardwareError, TraceError
-from expert_residency.hwmodels.calibrate.layers import program_of
-from expert_residency.hwmodels.calibrate.oncard import fit_card
+from expert_residency.errors import HardwareError, SimError, TraceError
+from expert_residency.hwmodels.calibrate.layers import SPACING, USED_AFTER, program_of, spaced
+from expert_residency.hwmodels.calibrate.oncard import fit_card, most_of
 from expert_residency.hwmodels.calibrate.readings import Bench, measure
 from expert_residency.hwmodels.executor.card import LiveSizes
 from expert_residency.hwmodels.quantity import Quantity
@@ -25,6 +25,9 @@ from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import RunSpec
 from expert_residency.sim.cli import _register, app
+from expert_residency.sim.live.context import cells_of, from_cell, measured_cells, to_cell, with_context
+from expert_residency.sim.live.plan import make_plan
+from expert_residency.sim.live.predict import load_live_runs
 from expert_residency.sim.live.schedule import LiveChoices, make_schedule, sizes_of
 from expert_residency.sim.live.variants import Arm, decode_window, in_windows, scaled
 from expert_residency.sim.runs.simulate import simulate
@@ -181,15 +184,15 @@ def test_copies_sent_after_cpu_work_cost_their_whole_time(small: RoutingTrace) -
 
 def test_a_card_is_fitted_back_from_layers_made_of_its_figures() -> None:
     """Layers made from the formulas, with a set-up of 8 us, copies of 15, and so on."""
-    sizes = LiveSizes(512, 64, 8, (786_432,) * 12, (2_000_000,) * 12, 4_000_000)
+    sizes = LiveSizes(
+        512, 64, 8, (786_432,) * 12, (2_000_000,) * 12, 4_000_000, cell_bytes=2048, cells=(1, 500, 8000)
+    )
     bare, most, dense = 40.0, 8, 4000.0
     group = [0.0, 22.0, 29.0, 30.0, 31.0, 33.0, 36.0, 38.0, 39.0]
     layers = {(n, 0, 0, 0): group[n] for n in range(most + 1)}
     layers |= {(0, n, 0, 0): 8 + n * (15 + 0.5) + group[n] for n in (1, 2, 4, 8)}
     layers |= {(0, 0, n, 0): 25.0 + n * 9 for n in (1, 2, 4, 8)}
-    layers |= {(1, 0, 0, n): 32 + n * 0.5 + 4 for n in (1, 2, 4)}
     layers[7, 1, 0, 0] = group[7] + group[1] + 14
-    layers[8, 0, 0, 1] = group[8] + 4
     layers |= {(4, 0, n, 0): 25.0 + n * 9 + 6 for n in (1, 2, 4)}
     names = ("now", "copies", "cpu", "ahead")
     reading = {
@@ -200,13 +203,27 @@ def test_a_card_is_fitted_back_from_layers_made_of_its_figures() -> None:
     reading |= {f"layer mapped cpu={n}": bare + 30 + n * 10 for n in (1, 2, 4, 8)}
     reading |= {f"layer filled cpu={n}": bare + 25 + n * 9 + 6 + 4 + 30 + 7 * n for n in (1, 2, 4)}
     reading |= {"one layer": bare + 7, "layer piped copies=8": 8 * 15.0, "launch": 6.0}
+    # Sending takes 30 us and 0.5 a copy, of which the card's 22 of one expert are hidden; a layer that begins
+    # beside a copy takes 4 us more: one of eight if one copy is sent, or as many as 360 us of copies go beside.
+    many = most_of(sizes)
+    assert many == 24
+    send = {n: 30 + 0.5 * n for n in (1, 2, 4, many)}
+    reading |= {f"sending ahead={n}": us for n, us in send.items()}
+    reading["layer spaced ahead=1"] = bare + 22 + (send[1] - 22 + 4) / 8
+    beside = bare + 22
+    for _ in range(50):
+        beside = bare + 22 + (send[many] - 22) / 8 + 4 * (360 / beside) / 8
+    reading["layer beside"] = beside
+    attended = {1: 5.0, 500: 4.9, 8000: 20.0}
+    reading |= {f"layer cells={n}": bare + us for n, us in attended.items()}
     fitted = fit_card(sizes, dense)({key: 1e3 * us for key, us in reading.items()})
     wanted = {
         "link.copy_t0_us": 8.0, "link.h2d_gb_per_s": 786_432 / 15e3, "link.h2d_pageable_gb_per_s": 786_432 / 100e3,
         "cpu.dispatch_us": 25.0, "cpu.expert_gb_per_s.pinned.default": 786_432 / 9e3,
         "cpu.expert_gb_per_s.page_cache.default": 786_432 / 10e3,
-        "engine.start_us": 6.0, "engine.send_us": 14.0, "engine.ahead_us": 32.0, "engine.copy_us": 0.5,
+        "engine.start_us": 6.0, "engine.send_us": 14.0, "engine.ahead_us": 30.0, "engine.copy_us": 0.5,
         "engine.fill_us": 30.0, "engine.fill_copy_us": 7.0, "engine.beside_us": 4.0,
+        **{f"gpu.attention_us_by_bytes.{n * 2048}": us for n, us in ((1, 4.95), (500, 4.95), (8000, 20.0))},
         **{f"gpu.group_us_by_bytes.{n * 786_432}": group[n] for n in range(1, most + 1)},
     }  # fmt: skip
     assert {name: fitted[name] for name in wanted} == pytest.approx(wanted, rel=1e-6)
@@ -246,6 +263,53 @@ def test_layers_take_experts_in_the_order_in_which_a_run_misses_them(small: Rout
     assert all(len(set(step.cpu)) == 2 for step in program_of(sizes, cpu=2, order=repeated).steps)
 
 
+@pytest.mark.parametrize("used", [True, False])
+def test_batches_for_later_are_spaced_and_used_where_that_is_asked(small: RoutingTrace, used: bool) -> None:
+    sizes = sizes_of(replace(small.geometry, hidden_size=64), small)
+    layers, experts = len(sizes.expert_bytes), small.geometry.experts
+    program = spaced(sizes, 3, used=used, slots=90)
+    sent = [number for number, step in enumerate(program.steps) if step.ahead_done]
+    assert np.diff(sent).tolist() == [SPACING] * (len(sent) - 1)
+    for batch, number in enumerate(sent):
+        keys, slots = zip(*program.steps[number].ahead_done, strict=True)
+        assert len(set(keys)) == 3
+        layer = (number + USED_AFTER) % layers if used else number % layers
+        assert {key // experts for key in keys} == {layer}
+        if used and number + USED_AFTER < len(program.steps):
+            user = program.steps[number + USED_AFTER]
+            assert (user.now, user.pending, user.needs) == (slots, 3, batch)
+    assert sum(step.pending > 0 for step in program.steps) == used * sum(
+        number + USED_AFTER < len(program.steps) for number in sent
+    )
+    assert all(len(step.now) == 1 for step in program.steps if not step.pending)
+
+
+def test_a_context_is_cells_of_every_layer(small: RoutingTrace) -> None:
+    assert sizes_of(small.geometry).cells == ()
+    plan = make_plan(small, "tinymoe-prose", "x", cardless=False, depth=1000)
+    first, last = (one.schedule.cells for one in (plan.outcomes[0], plan.outcomes[-1]))
+    positions = small.row_position[small.event_row_offsets[small.pass_event_offsets[:-1]]]
+    assert first == last == tuple((positions + 1001).tolist()), (
+        "keys and values of 512 numbers: 2,048 bytes a position"
+    )
+    assert plan.sizes.cell_bytes == 2048
+    assert plan.sizes.cells == measured_cells(max(first), 2048, small.geometry.n_layers)
+    assert max(first) in plan.sizes.cells
+    assert make_plan(small, "tinymoe-prose", "x", cardless=False).outcomes[0].schedule.cells == ()
+    wide = make_plan(small, "tinymoe-prose", "x", cardless=False, depth=1000, factor=4)
+    assert (wide.sizes.cell_bytes, wide.outcomes[0].schedule.cells) == (4096, first)
+    known = with_context(small.geometry)
+    assert known.session is not None
+    assert replace(from_cell(to_cell(known)), source="") == replace(known.session, source="")
+    sliding = replace(known.session, kv_layers=6, window_layers=6, window_tokens=100)
+    half = replace(small, geometry=replace(small.geometry, session=sliding))
+    assert cells_of(half, 900)[1][0] == round((901 + int(positions[0]) + 100) / 2)
+    with pytest.raises(SimError, match="does not say how large its keys and values are"):
+        with_context(replace(small.geometry, name="nobody"))
+    with pytest.raises(SimError, match="without a card attention is left out"):
+        make_plan(small, "small", "x", cardless=True, depth=1)
+
+
 def test_runs_take_turns_with_measurements() -> None:
     happened: list[str] = []
     benches = [Bench(f"b{i}", {}, lambda i=i: happened.append(f"b{i}") or 1.0) for i in range(4)]  # type: ignore[misc]
@@ -255,9 +319,17 @@ def test_runs_take_turns_with_measurements() -> None:
     assert happened.count("run") == 12
 
 
+_SENDING = ("start_us", "send_us", "ahead_us", "copy_us", "beside_us")
+
+
 @pytest.mark.parametrize(
     ("group", "factor", "rows"),
-    [("h200-x1", 1, 1), ("h200-x4", 4, 1), *((f"h200-x1-r{rows}", 1, rows) for rows in (2, 4, 16, 64, 512))],
+    [
+        ("h200-x1", 1, 1),
+        ("h200-x4", 4, 1),
+        ("h200-x1-d16384", 1, 1),
+        *((f"h200-x1-r{rows}", 1, rows) for rows in (2, 4, 16, 64, 512)),
+    ],
 )
 def test_shipped_presets_hold_what_the_readings_give(group: str, factor: int, rows: int) -> None:
     folder = resources.files("expert_residency.hwmodels.runs.own")
@@ -266,16 +338,22 @@ def test_shipped_presets_hold_what_the_readings_give(group: str, factor: int, ro
     preset = load_engine(str(folder.joinpath(f"{group}.engine.toml")))
     window = in_windows(decode_window(load("tinymoe-prose"), min(1024, 160 * rows)), rows)
     sizes = sizes_of(scaled(window.geometry, factor), window)
+    if run := load_live_runs(group)[0].kv:
+        window = replace(window, geometry=replace(window.geometry, session=from_cell(run)))
+        cell, cells = cells_of(window, 16384)
+        sizes = replace(sizes, cell_bytes=cell, cells=measured_cells(max(cells), cell, window.geometry.n_layers))
     assert profile.dram.stream_gb_per_s is not None
     fit = fit_card(
         sizes, profile.gpu.dense_gb_per_s.default.value, profile.gpu.compute_tflops.value,
         profile.dram.stream_gb_per_s.value,
     )  # fmt: skip
     fitted = fit({row["measurement"]: 1e3 * row["usual_us"] for row in readings})
-    found = {f"engine.{name}": getattr(preset, name) for name in ("start_us", "send_us", "ahead_us", "copy_us")}
+    found = {f"engine.{name}": getattr(preset, name) for name in _SENDING}
     if rows == 1:
         found |= {f"engine.{name}": getattr(preset, name) for name in ("fill_us", "fill_copy_us")}
     found |= {f"gpu.group_us_by_bytes.{n}": q for n, q in profile.gpu.group_us_by_bytes.items()}
+    found |= {f"gpu.attention_us_by_bytes.{n}": q for n, q in profile.gpu.attention_us_by_bytes.items()}
+    assert bool(profile.gpu.attention_us_by_bytes) == ("-d" in group)
     found |= {"link.copy_t0_us": profile.link.copy_t0_us, "link.h2d_gb_per_s": profile.link.h2d_gb_per_s}
     assert len(found) > 8
     values = {name: q.value for name, q in found.items()}

@@ -162,5 +162,7 @@ def test_times_that_do_not_rise_still_give_a_line():
     start, slope = line([1, 2, 4], [30.0, 29.0, 28.0])
     assert slope > 0
     assert start > 0
+    flat = line([1, 2, 4], [30.0, 30.0, 30.0 + 1e-14])
+    assert flat == pytest.approx(line([1, 2, 4], [30.0, 30.0, 30.0])), "what rounding leaves is no slope"
     with pytest.raises(HardwareError, match="took no time"):
         line([1, 2], [0.0, 0.0])

@@ -54,7 +54,8 @@ def line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
     if slope <= 0:
         ys = rising(ys)
         slope = _slope(xs, ys)
-    if slope <= 0:
+    least = max(ys) / max(xs) / 1000  # what rounding leaves of smoothed times is no slope
+    if slope <= max(0.0, least):
         slope = max(ys) / max(xs) / 2  # flat: between all of it being fixed, and none
     if slope <= 0:
         raise HardwareError("work took no time: the machine cannot be calibrated")

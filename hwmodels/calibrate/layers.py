@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,12 +21,14 @@ MOVED_BYTES = 6_000_000_000
 """Of experts in a program; with few of them it has `EVENTS` and fewer bytes."""
 ROOM = 1 << 30
 LEAST_PASSES = 4
+SPACING, USED_AFTER = 8, 13
+"""Events from one batch of copies for later to the next, and to the event that computes what was copied."""
 
 
 def program_of(
     sizes: LiveSizes, *, now: int = 0, copies: int = 0, cpu: int = 0, ahead: int = 0,
     layers: Sequence[int] | None = None, moved_bytes: int = MOVED_BYTES, fill: bool = False, slots: int = 0,
-    order: Sequence[Sequence[int]] = (), seed: int = 0,
+    order: Sequence[Sequence[int]] = (), cells: int = 0, seed: int = 0,
 ) -> Program:  # fmt: skip
     """Equal events over all layers (or some); `fill` copies what the CPU computed for later.
 
@@ -58,6 +61,8 @@ def program_of(
         As many as the runs will have, whose pool is the same.
     order
         For each layer numbers of experts, used again from the start when they are all used; none: drawn.
+    cells
+        That every event attends over; 0: attention is left out.
     seed
         Of what is drawn.
 
@@ -93,7 +98,54 @@ def program_of(
                     rows=_rows(sizes, [*there, *landing], drawn),
                 )
             )
-    return Program(steps, [p * len(used) for p in range(passes + 1)], (), 2 * residents)
+    context = (cells,) * passes if cells else ()
+    return Program(steps, [p * len(used) for p in range(passes + 1)], (), 2 * residents, cells=context)
+
+
+def spaced(sizes: LiveSizes, ahead: int, *, used: bool, slots: int = 0, seed: int = 0) -> Program:
+    """Events of one resident; every `SPACING`-th sends copies for later.
+
+    Parameters
+    ----------
+    sizes
+        Bytes of the model.
+    ahead
+        Copies in a batch.
+    used
+        Whether the event `USED_AFTER` after the sending one computes what was copied, and no resident.
+    slots
+        As many as the runs will have.
+    seed
+        Of what is drawn.
+
+    Returns
+    -------
+    Program
+        As many events as fit `EVENTS`.
+    """
+    drawn = np.random.default_rng(seed)
+    plain = program_of(sizes, now=1, slots=slots, seed=seed)
+    layers, half = len(sizes.expert_bytes), plain.slots // 2
+    places = itertools.cycle(range(half, plain.slots))
+    rounds = [itertools.cycle(_keys(sizes, layer, (), drawn)) for layer in range(layers)]
+    landing: dict[int, tuple[int, tuple[int, ...]]] = {}
+    steps, batch = [], -1
+    for number, step in enumerate(plain.steps):
+        needs, there = landing.pop(number, (-1, ()))
+        copies = []
+        if number % SPACING == SPACING - 1:
+            layer = (number + USED_AFTER) % layers if used else step.layer
+            copies = [(key, next(places)) for key in _distinct(rounds[layer], ahead)]
+            batch += 1
+            if used:
+                landing[number + USED_AFTER] = batch, tuple(slot for _, slot in copies)
+        now = there or step.now
+        steps.append(
+            step._replace(
+                now=now, needs=needs, pending=len(there), ahead_done=tuple(copies), rows=_rows(sizes, now, drawn)
+            )
+        )
+    return replace(plain, steps=steps)
 
 
 def _distinct(keys: Iterator[int], count: int) -> list[int]:

@@ -13,8 +13,10 @@ link.h2d_gb_per_s            layers bound by copies for the next one (or the slo
 link.copy_t0_us, copy_us     intercept and slope of what n demands add beyond G(n) and their bytes at that rate
 link.h2d_pageable_gb_per_s   the same layers over a mapped file: time beyond G(n) and copy_t0_us, a copy
 engine.send_us               7 residents and a demand, less what they would take if nobody had to send
-engine.beside_us             8 residents and a copy for later, less G(8), or what the host takes to send it
-engine.ahead_us              a resident and n copies for later, less the bare layer, n copy_us and beside_us
+engine.ahead_us              host time to send 1, 2, 4 copies for later, by its clock, less copy_us each
+engine.beside_us             layers beside which the link hardly rests, less layers of which one in eight sends a
+                             copy, by how many more of them begin beside one
+gpu.attention_us_by_bytes    what attending over some cells adds to a bare layer
 engine.fill_us, fill_copy_us intercept and slope of what it adds to copy what the CPU has computed, less beside_us
                              and less what pool and link take from each other
 cpu.dispatch_us, rates       intercept and slope of layers with 1 to 8 experts on the CPU; page_cache: mapped file
@@ -33,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from expert_residency.hwmodels.calibrate.fit import Round, line, rising, us
-from expert_residency.hwmodels.calibrate.layers import program_of
+from expert_residency.hwmodels.calibrate.layers import SPACING, program_of, spaced
 from expert_residency.hwmodels.calibrate.readings import Bench
 from expert_residency.hwmodels.executor.card import LiveSizes
 from expert_residency.hwmodels.executor.engine import CardEngine, HostExperts
@@ -57,6 +59,12 @@ def counts_of(sizes: LiveSizes) -> list[int]:
 def few_of(sizes: LiveSizes) -> list[int]:
     """Numbers of experts that are copied for later."""
     return [n for n in FEW if n <= sizes.experts]
+
+
+def most_of(sizes: LiveSizes) -> int:
+    """Copies in a batch that keep a fast link busy until the next one is sent."""
+    layer_ns, gb_per_s = 45e3, 52.0
+    return max(1, min(sizes.experts, round(SPACING * layer_ns * gb_per_s / sizes.mean_expert_bytes + 0.5)))
 
 
 def groups_of(sizes: LiveSizes) -> list[int]:
@@ -117,12 +125,26 @@ def card_benches(engine: CardEngine, arena: HostExperts, sizes: LiveSizes, slots
 
     half, few, groups, by_size = max(1, most // 2), few_of(sizes), groups_of(sizes), sizes.distinct_bytes()
     mixed = program(now=half, copies=1, cpu=int(sizes.rows == 1))
+    batches = {n: spaced(sizes, n, used=True, slots=slots) for n in few}
+    busy = spaced(sizes, most_of(sizes), used=False, slots=slots)
+    sent = batches | {most_of(sizes): busy}
 
     def launch() -> float:
         """Host time to launch one of the two groups of a layer."""
         engine.use(arena)
         engine.load(mixed)
         return float(np.median(engine.run().start_ns)) / layers / 2
+
+    def sending(n: int) -> Bench:
+        """Host time to send a batch of copies for later."""
+
+        def run() -> float:
+            engine.use(arena)
+            engine.load(sent[n])
+            sends = sum(bool(step.ahead_done) for step in sent[n].steps)
+            return float(engine.run().sent_ns.sum()) / sends
+
+        return Bench("sending", {"ahead": n}, run)
 
     on_cpu = [
         *(layer(cpu=n) for n in counts),
@@ -148,8 +170,10 @@ def card_benches(engine: CardEngine, arena: HostExperts, sizes: LiveSizes, slots
         *(layer(copies=n) for n in counts),
         again(2),
         layer(now=most - 1, copies=1),
-        *(layer(now=1, ahead=n) for n in few),
-        layer(now=most, ahead=1),
+        _bench(engine, arena, "layer spaced", batches[few[0]], layers, {"ahead": few[0]}),
+        _bench(engine, arena, "layer beside", busy, layers, {}),
+        *(sending(n) for n in sent),
+        *(_bench(engine, arena, "layer", program(cells=n), layers, {"cells": n}) for n in sizes.cells),
         _bench(engine, arena, "layer piped", piped(program(now=1, ahead=most)), layers, {"copies": most}),
         Bench("launch", {}, launch),
         *(on_cpu if sizes.rows == 1 else ()),  # the pool computes one row
@@ -219,8 +243,7 @@ def fit_card(
     """
     expert, layers, counts = sizes.mean_expert_bytes, len(sizes.expert_bytes), counts_of(sizes)
     most = counts[-1]
-    few, numbers = few_of(sizes), groups_of(sizes)
-    by_size = sizes.distinct_bytes()
+    numbers, by_size = groups_of(sizes), sizes.distinct_bytes()
 
     def dense_ns(nbytes: float) -> float:
         """As the simulator has it."""
@@ -250,8 +273,7 @@ def fit_card(
             float(v) for v in np.polyfit(counts, [ns - n * copy for n, ns in zip(counts, landed, strict=True)], 1)
         )
         sent = added(now=most - 1, copies=1) - max(groups[most - 1], set_up + sending + copy) - groups[1]
-        ahead = statistics.fmean(added(now=1, ahead=n) - n * sending for n in few)
-        beside = max(0.0, added(now=most, ahead=1) - max(groups[most], ahead + sending))
+        ahead, beside = _ahead_figures(reading, sizes, groups, (copy, sending))
         paged = statistics.median(
             (reading[f"layer mapped copies={n}"] - bare - groups[n] - set_up) / n for n in counts
         )
@@ -261,18 +283,47 @@ def fit_card(
             "gpu.launch_us": us(launch),
             "gpu.expert_gb_per_s.default": 1 / each,
             **{f"gpu.group_us_by_bytes.{round(nbytes)}": us(ns) for nbytes, ns in points},
+            **_attention(reading, sizes, bare),
             "link.copy_t0_us": us(set_up),
             "link.h2d_gb_per_s": expert / copy,
             "link.h2d_pageable_gb_per_s": expert / max(1.0, paged),
             "engine.pass_us": us(one - alone - sizes.head_bytes / dense_gb_per_s),
             "engine.start_us": us(reading["launch"]),
             "engine.send_us": us(sent),
-            "engine.ahead_us": us(ahead - beside),
+            "engine.ahead_us": us(ahead),
             "engine.copy_us": us(sending),
             "engine.beside_us": us(beside),
         }
 
     return fit
+
+
+def _ahead_figures(
+    reading: Round, sizes: LiveSizes, groups: Mapping[int, float], copy: tuple[float, float]
+) -> tuple[float, float]:
+    """Ns to send copies for later, beside what each of them adds, and of a layer that begins beside one.
+
+    The host sends while the card computes the event's experts, so that what goes beyond these counts. A layer that
+    begins beside a copy takes longer, as many of them as begin before the batch has landed.
+    """
+    few, most = few_of(sizes), most_of(sizes)
+    each, more = copy
+    sends = {n: reading[f"sending ahead={n}"] for n in {*few, most}}
+    late = {n: max(0.0, ns - groups[1]) for n, ns in sends.items()}
+    busy, quiet = reading["layer beside"], reading[f"layer spaced ahead={few[0]}"]
+    # Both have a batch every SPACING layers; they differ in how long it takes to send, and beside how many layers.
+    begun = min(SPACING, most * each / busy), 1 + few[0] * each // quiet
+    beside = (SPACING * (busy - quiet) - late[most] + late[few[0]]) / max(1.0, begun[0] - begun[1])
+    return statistics.fmean(sends[n] - n * more for n in few), max(0.0, beside)
+
+
+def _attention(reading: Round, sizes: LiveSizes, bare: float) -> dict[str, float]:
+    """Time of attention by the bytes of a layer's cells, never falling."""
+    added = rising([max(0.0, reading[f"layer cells={n}"] - bare) for n in sizes.cells])
+    return {
+        f"gpu.attention_us_by_bytes.{n * sizes.cell_bytes}": us(ns)
+        for n, ns in zip(sizes.cells, added, strict=True)
+    }
 
 
 def _cpu_figures(

@@ -6,8 +6,8 @@ up and added). Which slots an experts graph reads stands in a table on the card,
 on the card says which line. Ids and rows cross the bus by kernels that read and write page-locked memory, not by
 copies, which would stand behind experts in the card's copy engines.
 
-The dense matrix has the bytes of the model's dense part; it stands in for attention and norms, and there is no KV
-cache.
+The dense matrix has the bytes of the model's dense part; it stands in for projections and norms. Attention over a
+context (`attention`) is part of the mixer of programs that say how long it is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class LiveSizes:
     Experts are of a form. A pass has so many rows, and an expert is wanted by `pairs` of them, in the mean. A
     weight of the model has `bits`, 0 if nobody knows. `missed_static` and `missed_lru`: for each layer the experts
     that a run misses, in that order, with a third of all experts in slots: those that stay there, or those
-    wanted last; empty if nobody knows.
+    wanted last; empty if nobody knows. `cell_bytes`: of keys and values of one position in one layer, and
+    numbers of `cells`, ascending, for which attention is measured; passes attend over the last at most, and over
+    none if there are none.
     """
 
     hidden: int
@@ -46,6 +48,8 @@ class LiveSizes:
     bits: float = 0.0
     missed_static: tuple[tuple[int, ...], ...] = ()
     missed_lru: tuple[tuple[int, ...], ...] = ()
+    cell_bytes: int = 0
+    cells: tuple[int, ...] = ()
 
     @property
     def mean_expert_bytes(self) -> float:
@@ -100,6 +104,8 @@ def pinned_weights(nbytes: int) -> Any:
 
 LINE_BYTES = 256
 """Slots begin at multiples of this."""
+EVENTS = 1 << 16
+"""Of a program that attends, for which the card has room; more make it anew."""
 
 
 class _Mapped:
@@ -205,6 +211,8 @@ class Card:
         pairs = max(sizes.experts, 8 * sizes.pairs, rows * sizes.top_k)
         self.grouped = Grouped(torch, self.device, self.shapes, rows, pairs)
         self.line = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self.attention: Any = None
+        self.cells = torch.zeros(EVENTS if sizes.cells else 0, dtype=torch.int32, device=self.device)
         self.ids = torch.zeros((rows, sizes.top_k), dtype=torch.int64, pin_memory=True)
         self.x_host = torch.zeros((rows, sizes.hidden), dtype=torch.float32, pin_memory=True)
         self.from_cpu = torch.zeros((rows, sizes.hidden), dtype=torch.float32, pin_memory=True)
@@ -224,6 +232,34 @@ class Card:
         self._graph_pool = torch.cuda.graph_pool_handle()
         self._graphs: dict[tuple[Any, ...], Any] = {}
         torch.cuda.synchronize()
+
+    def set_cells(self, cells: Sequence[int]) -> None:
+        """How many cells each event attends over, for graphs that do; keys and values are made at the first call.
+
+        Raises
+        ------
+        HardwareError
+            More cells than the sizes say, or than the card has room for.
+        """
+        sizes, most = self.sizes, max(self.sizes.cells, default=0)
+        if max(cells) > most:
+            raise HardwareError(f"attention over {max(cells)} cells, and there are {most}")
+        if self.attention is None:
+            from expert_residency.hwmodels.executor.attention import Attention
+
+            taken, free = most * sizes.cell_bytes * len(self.shapes), self.torch.cuda.mem_get_info()[0]
+            if taken > free:
+                raise HardwareError(
+                    f"keys and values of {most} positions take {taken} bytes of the card, {free} are free: attend "
+                    "over fewer (--depth)"
+                )
+            self.attention = Attention(
+                self.torch, self.device, len(self.shapes), self.rows, sizes.hidden, sizes.cell_bytes, most
+            )
+        if len(cells) > len(self.cells):
+            self.cells = self.torch.zeros(len(cells), dtype=self.torch.int32, device=self.device)
+            self._graphs = {k: g for k, g in self._graphs.items() if k[0] != "mixer"}
+        self.cells[: len(cells)] = self.torch.tensor(cells, dtype=self.torch.int32)
 
     def slot_address(self, slot: int) -> int:
         """Where a slot begins in the card's memory."""
@@ -261,9 +297,9 @@ class Card:
 
     # ---- graphs ------------------------------------------------------------------------------
 
-    def mixer(self, layer: int) -> Any:
-        """Graph of a layer's dense part and router; counts the event."""
-        return self._graph(("mixer", layer), lambda: self._mixer(layer))
+    def mixer(self, layer: int, *, attends: bool = False) -> Any:
+        """Graph of a layer's dense part and router, and attention if it attends; counts the event."""
+        return self._graph(("mixer", layer, attends), lambda: self._mixer(layer, attends))
 
     def experts(self, layer: int, table: int, n: int) -> Any:
         """Graph of the first `n` tiles of the event's line in a table.
@@ -293,9 +329,11 @@ class Card:
         """Graph of the head: the pass's token to the host."""
         return self._graph(("head",), self._finish)
 
-    def _mixer(self, layer: int) -> None:
+    def _mixer(self, layer: int, attends: bool) -> None:
         torch, grouped = self.torch, self.grouped
         grouped.normalize(self.x, self._x_host, self.line)  # counts the event
+        if attends:
+            self.attention.attend(layer, grouped.normed, self.cells, self.line, self.x)
         out = grouped.normed @ self.dense[layer].T
         chosen = out[:, : self.sizes.experts].float().topk(self.sizes.top_k).indices
         torch.add(chosen, 0, out=self._ids)  # a kernel; copy_ would be a copy

@@ -147,18 +147,24 @@ class CardEngine:
         ]
         card.set_tables([(tiles, pairs) for tiles, pairs, _ in made])
         ends = list(zip(*(found for _, _, found in made), strict=True))
+        if program.cells:
+            card.set_cells(np.repeat(program.cells, np.diff(program.pass_steps)).tolist())
+        attends = bool(program.cells)
         self._program = program
         self._offsets = [
             np.asarray([self.host.offset(key) // 2 for key in step.cpu], dtype=np.int64) for step in program.steps
         ]
-        self._launch = [self._launches(card, step, end) for step, end in zip(steps, ends, strict=True)]
+        self._launch = [
+            (card.mixer(step.layer, attends=attends), *self._launches(card, step, end))
+            for step, end in zip(steps, ends, strict=True)
+        ]
         self._join, self._finish = card.join(), card.finish()
 
     @staticmethod
     def _launches(
         card: Card, step: Step, ends: tuple[list[int], list[int]]
-    ) -> tuple[Any, tuple[Any, Any], tuple[Any, Any]]:
-        """Mixer; residents and those that land, while what was copied ahead is under way, and when it is there."""
+    ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+        """Residents and those that land, while what was copied ahead is under way, and when it is there."""
 
         def groups(now: int, later: int) -> tuple[Any, Any]:
             first = card.experts(step.layer, 0, ends[0][now]) if now else None
@@ -167,7 +173,7 @@ class CardEngine:
         now, later = map(len, _rows(step))
         there = groups(now, later - step.pending)
         waiting = groups(now - step.pending, later) if step.pending else there
-        return card.mixer(step.layer), waiting, there
+        return waiting, there
 
     def _batch(self, pairs: Copies, base: int) -> Batch | None:
         card = self._card
@@ -272,9 +278,11 @@ class CardEngine:
             measured.cpu_ns[number] += time.perf_counter_ns() - before
             self._join.replay()
         if ahead_done is not None:
+            before = time.perf_counter_ns()
             marks.set(DONE, compute)  # members of this event may be the victims
             marks.hold(copying, DONE)
             self._send_ahead(ahead_done, copying)
+            measured.sent_ns[number] += time.perf_counter_ns() - before
 
     def _send_ahead(self, batch: Batch, copying: int) -> None:
         self.copier.send(batch, copying)

@@ -4,6 +4,8 @@ An expert is three matrices in one blob: gate (width x hidden), up (the same), d
 three forms. `bf16`: numbers. `q8_0` and `q4_0`, in the manner of GGUF's types of these names: blocks of 32 weights
 of a row, signed bytes or nibbles less 8 (the low ones are a block's first half), and a factor a block; first all
 integers of the three matrices, then all factors, which are bfloat16 here. The bytes are GGUF's, 34 and 18 a block.
+Of `q4_0` four rows are interleaved, block by block, integers and factors alike, as engines repack them: what wants
+the same columns of many rows then reads whole lines.
 
 The rows of all experts of an event are split over the workers; weights are widened to float32 in registers, so
 that the bytes read are those of the blob. Two fork-joins an event (gate and up, then down), no Python in between.
@@ -28,6 +30,8 @@ Floats = npt.NDArray[np.float32]
 Form = Literal["bf16", "q8_0", "q4_0"]
 BLOCK = 32
 """Weights of a row that share a factor."""
+TOGETHER: dict[Form, int] = {"bf16": 1, "q8_0": 1, "q4_0": 4}
+"""Rows that are interleaved block by block."""
 BITS: dict[Form, float] = {"bf16": 16, "q8_0": 8.5, "q4_0": 4.5}
 """Bits a weight, factors included."""
 
@@ -133,7 +137,7 @@ class CpuExperts:
         self.hidden = hidden
         self.workers = workers
         self._experts, self._matvec = _kernels(form)
-        self._inner = np.zeros(0, dtype=np.float32)
+        self._inner = np.zeros((2, 0), dtype=np.float32)
 
     def __call__(
         self, weights: Weights, offsets: npt.NDArray[np.int64], width: int, x: Floats, out: Floats
@@ -143,9 +147,10 @@ class CpuExperts:
 
         numba.set_num_threads(self.workers)
         size = len(offsets) * len(x) * width
-        if len(self._inner) < size:
-            self._inner = np.zeros(size, dtype=np.float32)
-        self._experts(weights, offsets, width, x, self._inner[:size].reshape(len(offsets), len(x), width), out)
+        if self._inner.shape[1] < size:
+            self._inner = np.zeros((2, size), dtype=np.float32)
+        gate, up = (part[:size].reshape(len(offsets), len(x), width) for part in self._inner)
+        self._experts(weights, offsets, width, x, gate, up, out)
 
     def matvec(self, weights: Weights, offset: int, rows: int, x: Floats, out: Floats) -> None:
         """A dense part: `rows` rows of a matrix at `offset`, times the first row of `x`.
@@ -171,7 +176,7 @@ class CpuExperts:
 
 @functools.cache
 def _dots(form: Form) -> tuple[Any, Any]:
-    """Compiled products with a vector: of a row of a matrix in the form; of bfloat16 numbers."""
+    """Compiled: adds to some numbers the products of rows and a vector; the product of two rows of numbers."""
     from llvmlite import ir
     from numba import njit, types
     from numba.extending import intrinsic
@@ -196,28 +201,29 @@ def _dots(form: Form) -> tuple[Any, Any]:
         return total
 
     @njit(fastmath=True, inline="always")
-    def plain(weights: Any, base: Any, factors: Any, row: Any, x: Any) -> Any:
-        return dot(weights, base + row * len(x), x)
+    def plain(weights: Any, base: Any, factors: Any, row: Any, x: Any, out: Any) -> Any:
+        out[row] += dot(weights, base + row * len(x), x)
 
     if form == "bf16":
         return plain, dot
-    row_dot, block_bytes = _row_of_blocks(form), {"q8_0": 32, "q4_0": 16}[form]
+    add_rows, block_bytes, together = _rows_of_blocks(form), {"q8_0": 32, "q4_0": 16}[form], TOGETHER[form]
 
     @njit(inline="always")
-    def blocks_dot(weights: Any, base: Any, factors: Any, row: Any, x: Any) -> Any:
-        blocks = len(x) // 32
+    def add(weights: Any, base: Any, factors: Any, group: Any, x: Any, out: Any) -> Any:
+        before = group * (len(x) // 32) * together
         start = np.int64(weights.ctypes.data)
-        line = start + 2 * base + row * blocks * block_bytes
-        return row_dot(line, start + 2 * (factors + row * blocks), np.int64(x.ctypes.data), np.int64(blocks))
+        line, scales = start + 2 * base + before * block_bytes, start + 2 * (factors + before)
+        to = np.int64(out.ctypes.data) + 4 * together * group
+        add_rows(line, scales, np.int64(x.ctypes.data), np.int64(len(x) // 32), to)
 
-    return blocks_dot, dot
+    return add, dot
 
 
-def _row_of_blocks(form: Form) -> Any:
-    """Product of a row of blocks and a vector, by the addresses of integers, factors and vector.
+def _rows_of_blocks(form: Form) -> Any:
+    """Adds the products of interleaved rows and a vector, by the addresses of integers, factors, vector and sums.
 
-    Sixteen sums go through the whole row and are added up once; a compiler adds them up once a block, which takes
-    five times as long.
+    Sixteen sums a row go through all of it and are added up once; a compiler adds them up once a block, which
+    takes five times as long. The vector is loaded once for all rows.
     """
     from llvmlite import ir
     from numba import types
@@ -228,17 +234,19 @@ def _row_of_blocks(form: Form) -> Any:
     bytes_, reals = ir.VectorType(byte, 16), ir.VectorType(real, 16)
     fast = ("fast",)
     declare: Any = cgutils.get_or_insert_function
+    block_bytes, together = {"q8_0": 32, "q4_0": 16}[form], TOGETHER[form]
 
-    def row_of_blocks(_context: Any, _line: Any, _factors: Any, _x: Any, _blocks: Any) -> Any:
+    def rows_of_blocks(_context: Any, _line: Any, _factors: Any, _x: Any, _blocks: Any, _to: Any) -> Any:
         def generate(_target: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            line, factors, x, blocks = args
+            line, factors, x, blocks, to = args
             before = builder.block
             loop, done = builder.append_basic_block("blocks"), builder.append_basic_block("summed")
             builder.branch(loop)
             builder.position_at_end(loop)
-            b, sums = builder.phi(long), builder.phi(reals)
+            b, sums = builder.phi(long), [builder.phi(reals) for _ in range(together)]
             b.add_incoming(ir.Constant(long, 0), before)
-            sums.add_incoming(ir.Constant(reals, [0.0] * 16), before)
+            for one in sums:
+                one.add_incoming(ir.Constant(reals, [0.0] * 16), before)
 
             def load(kind: Any, start: Any, stride: int, offset: int, align: int) -> Any:
                 at = builder.add(builder.mul(b, ir.Constant(long, stride)), ir.Constant(long, offset))
@@ -246,36 +254,48 @@ def _row_of_blocks(form: Form) -> Any:
                 found.align = align
                 return found
 
-            def times(values: Any, offset: int) -> Any:
-                return builder.fmul(builder.sitofp(values, reals), load(reals, x, 128, offset, 4), flags=fast)
+            halves = [load(reals, x, 128, offset, 4) for offset in (0, 64)]
+
+            def times(values: Any, half: int) -> Any:
+                return builder.fmul(builder.sitofp(values, reals), halves[half], flags=fast)
 
             def each(value: int) -> Any:
                 return ir.Constant(bytes_, [value] * 16)
 
-            if form == "q4_0":
-                pairs = load(bytes_, line, 16, 0, 1)
-                low = builder.sub(builder.and_(pairs, each(15)), each(8))
-                high = builder.sub(builder.lshr(pairs, each(4)), each(8))
-            else:
-                low, high = load(bytes_, line, 32, 0, 1), load(bytes_, line, 32, 16, 1)
-            both = builder.fadd(times(low, 0), times(high, 64), flags=fast)
-            bits = builder.shl(builder.zext(load(half, factors, 2, 0, 2), word), ir.Constant(word, 16))
-            empty, first = ir.Constant(reals, ir.Undefined), ir.Constant(word, 0)
-            single = builder.insert_element(empty, builder.bitcast(bits, real), first)
-            factor = builder.shuffle_vector(single, empty, ir.Constant(ir.VectorType(word, 16), [0] * 16))
-            added = builder.fadd(sums, builder.fmul(both, factor, flags=fast), flags=fast)
+            def product(row: int) -> Any:
+                """Of one block of a row, with its factor."""
+                stride, at = together * block_bytes, row * block_bytes
+                if form == "q4_0":
+                    pairs = load(bytes_, line, stride, at, 1)
+                    low = builder.sub(builder.and_(pairs, each(15)), each(8))
+                    high = builder.sub(builder.lshr(pairs, each(4)), each(8))
+                else:
+                    low, high = load(bytes_, line, stride, at, 1), load(bytes_, line, stride, at + 16, 1)
+                both = builder.fadd(times(low, 0), times(high, 1), flags=fast)
+                own = load(half, factors, 2 * together, 2 * row, 2)
+                bits = builder.shl(builder.zext(own, word), ir.Constant(word, 16))
+                empty, first = ir.Constant(reals, ir.Undefined), ir.Constant(word, 0)
+                single = builder.insert_element(empty, builder.bitcast(bits, real), first)
+                factor = builder.shuffle_vector(single, empty, ir.Constant(ir.VectorType(word, 16), [0] * 16))
+                return builder.fmul(both, factor, flags=fast)
+
+            added = [builder.fadd(one, product(row), flags=fast) for row, one in enumerate(sums)]
             following = builder.add(b, ir.Constant(long, 1))
             b.add_incoming(following, loop)
-            sums.add_incoming(added, loop)
+            for one, more in zip(sums, added, strict=True):
+                one.add_incoming(more, loop)
             builder.cbranch(builder.icmp_signed("<", following, blocks), loop, done)
             builder.position_at_end(done)
             kind = ir.FunctionType(real, [real, reals])
             total = declare(builder.module, kind, "llvm.vector.reduce.fadd.v16f32")
-            return builder.call(total, [ir.Constant(real, 0.0), added], fastmath=fast)
+            for row, one in enumerate(added):
+                at = builder.inttoptr(builder.add(to, ir.Constant(long, 4 * row)), real.as_pointer())
+                builder.store(builder.call(total, [builder.load(at), one], fastmath=fast), at)
+            return builder.add(to, ir.Constant(long, 0))
 
-        return types.float32(*[types.int64] * 4), generate
+        return types.int64(*[types.int64] * 5), generate
 
-    return intrinsic(row_of_blocks)
+    return intrinsic(rows_of_blocks)
 
 
 @functools.cache
@@ -283,29 +303,36 @@ def _kernels(form: Form) -> tuple[Callable[..., None], Callable[..., None]]:
     """The two kernels for experts of a form, compiled at the first call."""
     from numba import njit, prange
 
-    product, dot = _dots(form)
+    add, dot = _dots(form)
     shift = {"bf16": 0, "q8_0": 1, "q4_0": 2}[form]
+    together = TOGETHER[form]
 
     @njit(parallel=True, fastmath=True, nogil=True)
-    def experts(weights: Any, offsets: Any, width: Any, x: Any, inner: Any, out: Any) -> None:
+    def experts(weights: Any, offsets: Any, width: Any, x: Any, inner: Any, up: Any, out: Any) -> None:
         n, rows, hidden = len(offsets), x.shape[0], x.shape[1]
         matrix = (width * hidden) >> shift
         blocks = width * hidden // 32
-        for item in prange(n * width):
-            e = item // width
-            i = item - e * width
+        groups = width // together
+        for item in prange(n * groups):
+            e = item // groups
+            i = item - e * groups
             at = offsets[e]
             for r in range(rows):
-                gate = product(weights, at, at + 3 * matrix, i, x[r])
-                up = product(weights, at + matrix, at + 3 * matrix + blocks, i, x[r])
-                inner[e, r, i] = gate / (np.float32(1.0) + np.exp(-gate)) * up
-        for o in prange(hidden):
+                for j in range(i * together, (i + 1) * together):
+                    inner[e, r, j] = np.float32(0.0)
+                    up[e, r, j] = np.float32(0.0)
+                add(weights, at, at + 3 * matrix, i, x[r], inner[e, r])
+                add(weights, at + matrix, at + 3 * matrix + blocks, i, x[r], up[e, r])
+                for j in range(i * together, (i + 1) * together):
+                    gate = inner[e, r, j]
+                    inner[e, r, j] = gate / (np.float32(1.0) + np.exp(-gate)) * up[e, r, j]
+        for o in prange(hidden // together):
             for r in range(rows):
-                total = np.float32(0.0)
+                for j in range(o * together, (o + 1) * together):
+                    out[r, j] = np.float32(0.0)
                 for e in range(n):
                     at = offsets[e]
-                    total += product(weights, at + 2 * matrix, at + 3 * matrix + 2 * blocks, o, inner[e, r])
-                out[r, o] = total
+                    add(weights, at + 2 * matrix, at + 3 * matrix + 2 * blocks, o, inner[e, r], out[r])
 
     @njit(parallel=True, fastmath=True, nogil=True)
     def matvec(weights: Any, offset: Any, rows: Any, x: Any, out: Any) -> None:

@@ -247,63 +247,84 @@ def _dot8(words, x, FAST: tl.constexpr):
 
 
 @triton.jit
-def _dot16(words, low, high, FAST: tl.constexpr):
-    """The same of sixteen nibbles, low ones with the bytes of `low`, high ones with those of `high`."""
+def _dot32(first, second, low, low2, high, high2, FAST: tl.constexpr):
+    """The same of a block of nibbles, low ones with the bytes of `low`, high ones with those of `high`."""
     if FAST:
         return tl.inline_asm_elementwise(
-            """{ .reg .b32 a0, a1, b0, b1, d0, d1, n, c; mov.b64 {a0, a1}, $1; mov.b64 {b0, b1}, $2;
-            mov.b64 {d0, d1}, $3; mov.b32 c, 0x4B400000;
+            """{ .reg .b32 a0, a1, b0, b1, d0, d1, n, c; mov.b32 c, 0x4B400000;
+            mov.b64 {a0, a1}, $1; mov.b64 {b0, b1}, $3; mov.b64 {d0, d1}, $5;
+            and.b32 n, a0, 0x0F0F0F0F; dp4a.s32.s32 c, n, b0, c; and.b32 n, a1, 0x0F0F0F0F;
+            dp4a.s32.s32 c, n, b1, c; shr.u32 n, a0, 4; and.b32 n, n, 0x0F0F0F0F; dp4a.s32.s32 c, n, d0, c;
+            shr.u32 n, a1, 4; and.b32 n, n, 0x0F0F0F0F; dp4a.s32.s32 c, n, d1, c;
+            mov.b64 {a0, a1}, $2; mov.b64 {b0, b1}, $4; mov.b64 {d0, d1}, $6;
             and.b32 n, a0, 0x0F0F0F0F; dp4a.s32.s32 c, n, b0, c; and.b32 n, a1, 0x0F0F0F0F;
             dp4a.s32.s32 c, n, b1, c; shr.u32 n, a0, 4; and.b32 n, n, 0x0F0F0F0F; dp4a.s32.s32 c, n, d0, c;
             shr.u32 n, a1, 4; and.b32 n, n, 0x0F0F0F0F; dp4a.s32.s32 $0, n, d1, c; }""",
-            "=r,l,l,l",
-            [words, low, high],
+            "=r,l,l,l,l,l,l",
+            [first, second, low, low2, high, high2],
             dtype=tl.int32,
             is_pure=True,
             pack=1,
         )
     total = 0x4B400000
     for i in tl.static_range(8):
-        a = (low << (56 - 8 * i)) >> 56
-        b = (high << (56 - 8 * i)) >> 56
-        total += (((words >> (8 * i)) & 15) * a + ((words >> (8 * i + 4)) & 15) * b).to(tl.int32)
+        total += (((first >> (8 * i)) & 15) * ((low << (56 - 8 * i)) >> 56)).to(tl.int32)
+        total += (((first >> (8 * i + 4)) & 15) * ((high << (56 - 8 * i)) >> 56)).to(tl.int32)
+        total += (((second >> (8 * i)) & 15) * ((low2 << (56 - 8 * i)) >> 56)).to(tl.int32)
+        total += (((second >> (8 * i + 4)) & 15) * ((high2 << (56 - 8 * i)) >> 56)).to(tl.int32)
     return total
 
 
 @triton.jit
-def _weights(matrix, scales, first, rows, K: tl.constexpr, BN: tl.constexpr, NB: tl.constexpr, FORM: tl.constexpr):
-    """(BN, NB, W) 64-bit words and (BN, NB) factors of rows `first`... of a matrix."""
+def _blocks(matrix, scales, g, b, rows, KB: tl.constexpr, FORM: tl.constexpr):
+    """(G, B, R, W) 64-bit words and (G, B, R) factors of blocks b of the rows R g ... R g + R - 1.
+
+    R rows are interleaved (`experts.TOGETHER`): the blocks b of many rows then are whole lines of the memory.
+    """
     W: tl.constexpr = 4 if FORM == 1 else 2
-    KB: tl.constexpr = K // 32
-    n = first + tl.arange(0, BN)
-    b = tl.arange(0, NB)
-    j = tl.arange(0, W)
-    inside = (n < rows)[:, None] & (b < KB)[None, :]
+    R: tl.constexpr = 1 if FORM == 1 else 4
+    inside = (R * g < rows)[:, None] & (b < KB)[None, :]
+    at = (g[:, None, None] * KB + b[None, :, None]) * R + tl.arange(0, R)[None, None, :]
     base = matrix.to(tl.pointer_type(tl.int64))
     words = tl.load(
-        base + (n[:, None, None] * KB + b[None, :, None]) * W + j[None, None, :], mask=inside[:, :, None], other=0
+        base + at[:, :, :, None] * W + tl.arange(0, W)[None, None, None, :], mask=inside[:, :, None, None], other=0
     )
-    s = tl.load(scales.to(tl.pointer_type(tl.bfloat16)) + n[:, None] * KB + b[None, :], mask=inside, other=0.0)
+    s = tl.load(scales.to(tl.pointer_type(tl.bfloat16)) + at, mask=inside[:, :, None], other=0.0)
     return words, s.to(tl.float32)
 
 
 @triton.jit
+def _rows_of(
+    matrix, scales, number, rows, K: tl.constexpr, BN: tl.constexpr, NB: tl.constexpr, FORM: tl.constexpr
+):
+    """The same of whole rows: the `number`-th BN of them."""
+    G: tl.constexpr = BN if FORM == 1 else BN // 4
+    return _blocks(matrix, scales, number * G + tl.arange(0, G), tl.arange(0, NB), rows, K // 32, FORM)
+
+
+@triton.jit
 def _products(words, s, low, high, xs, xsum, FORM: tl.constexpr, FAST: tl.constexpr):
-    """(BN,) products of the rows with one quantized vector."""
+    """(G R,) products of the rows with one quantized vector."""
     if FORM == 1:
-        found = _dot8(words, tl.broadcast_to(low[None, :, :], words.shape), FAST)
+        found = _dot8(words, tl.broadcast_to(low[None, :, None, :], words.shape), FAST)
+        f = found.to(tl.float32, bitcast=True) - 12582912.0
+        total = tl.sum(tl.sum(f * (s * xs[None, :, None])[:, :, :, None], 3), 1)
     else:
-        found = _dot16(
-            words,
-            tl.broadcast_to(low[None, :, :], words.shape),
-            tl.broadcast_to(high[None, :, :], words.shape),
+        first, second = tl.split(words)
+        l0, l1 = tl.split(low)
+        h0, h1 = tl.split(high)
+        found = _dot32(
+            first,
+            second,
+            tl.broadcast_to(l0[None, :, None], first.shape),
+            tl.broadcast_to(l1[None, :, None], first.shape),
+            tl.broadcast_to(h0[None, :, None], first.shape),
+            tl.broadcast_to(h1[None, :, None], first.shape),
             FAST,
         )
-    f = found.to(tl.float32, bitcast=True) - 12582912.0
-    total = tl.sum(tl.sum(f * (s * xs[None, :])[:, :, None], 2), 1)
-    if FORM == 2:
-        total -= 8.0 * tl.sum(s * xsum[None, :], 1)
-    return total
+        f = found.to(tl.float32, bitcast=True) - 12582912.0
+        total = tl.sum((f * xs[None, :, None] - 8.0 * xsum[None, :, None]) * s, 1)
+    return tl.reshape(total, (total.shape[0] * total.shape[1],))
 
 
 @triton.jit
@@ -363,8 +384,8 @@ def _gate_up_quantized(
         tl.extra.cuda.gdc_launch_dependents()
     i = tl.program_id(0) * BN
     scales = blob + 3 * MATRIX
-    gw, gs = _weights(blob, scales, i, WIDTH, HIDDEN, BN, NB, FORM)
-    uw, us = _weights(blob + MATRIX, scales + FACTORS, i, WIDTH, HIDDEN, BN, NB, FORM)
+    gw, gs = _rows_of(blob, scales, tl.program_id(0), WIDTH, HIDDEN, BN, NB, FORM)
+    uw, us = _rows_of(blob + MATRIX, scales + FACTORS, tl.program_id(0), WIDTH, HIDDEN, BN, NB, FORM)
     token = tokens + tl.load(line) * pairs + first
     if FAST:
         tl.extra.cuda.gdc_wait()
@@ -385,7 +406,8 @@ def _down_quantized(
 ):  # fmt: skip
     blob, first, count = _expert(pool, stride, table, line, tl.program_id(1), tiles)
     o = tl.program_id(0) * BN
-    w, s = _weights(blob + 2 * MATRIX, blob + 3 * MATRIX + 2 * FACTORS, o, HIDDEN, WIDTH, BN, NB, FORM)
+    factors = blob + 3 * MATRIX + 2 * FACTORS
+    w, s = _rows_of(blob + 2 * MATRIX, factors, tl.program_id(0), HIDDEN, WIDTH, BN, NB, FORM)
     token = tokens + tl.load(line) * pairs + first
     if FAST:
         tl.extra.cuda.gdc_wait()
@@ -394,24 +416,6 @@ def _down_quantized(
         low, high, xs, xsum = _quantized(inner + (first + m) * WIDTH, WIDTH, NB, FORM)
         found = _products(w, s, low, high, xs, xsum, FORM, FAST)
         tl.atomic_add(x + tl.load(token + m) * HIDDEN + at, found * mix, mask=at < HIDDEN, sem="relaxed")
-
-
-@triton.jit
-def _columns(
-    matrix, scales, block, ROWS: tl.constexpr, KB: tl.constexpr, NR: tl.constexpr, BB: tl.constexpr,
-    FORM: tl.constexpr,
-):  # fmt: skip
-    """(NR, BB, W) words and (NR, BB) factors of the blocks `block`... of all rows of a matrix."""
-    W: tl.constexpr = 4 if FORM == 1 else 2
-    r = tl.arange(0, NR)
-    b = block + tl.arange(0, BB)
-    j = tl.arange(0, W)
-    inside = (r < ROWS)[:, None] & (b < KB)[None, :]
-    at = r[:, None] * KB + b[None, :]
-    base = matrix.to(tl.pointer_type(tl.int64))
-    words = tl.load(base + at[:, :, None] * W + j[None, None, :], mask=inside[:, :, None], other=0)
-    s = tl.load(scales.to(tl.pointer_type(tl.bfloat16)) + at, mask=inside, other=0.0)
-    return words, s.to(tl.float32)
 
 
 @triton.jit
@@ -442,13 +446,12 @@ def _whole_quantized(
     blob, _first, _count = _expert(pool, stride, table, line, e, tiles)
     if FAST:
         tl.extra.cuda.gdc_launch_dependents()
-    i = tl.program_id(0) * BN
     scales = blob + 3 * MATRIX
-    gw, gs = _weights(blob, scales, i, WIDTH, HIDDEN, BN, NB, FORM)
-    uw, us = _weights(blob + MATRIX, scales + FACTORS, i, WIDTH, HIDDEN, BN, NB, FORM)
-    dw, ds = _columns(
-        blob + 2 * MATRIX, scales + 2 * FACTORS, tl.program_id(0) * BB, HIDDEN, WIDTH // 32, NB * 32, BB, FORM
-    )
+    gw, gs = _rows_of(blob, scales, tl.program_id(0), WIDTH, HIDDEN, BN, NB, FORM)
+    uw, us = _rows_of(blob + MATRIX, scales + FACTORS, tl.program_id(0), WIDTH, HIDDEN, BN, NB, FORM)
+    g = tl.arange(0, NB * 32 if FORM == 1 else NB * 8)
+    b = tl.program_id(0) * BB + tl.arange(0, BB)
+    dw, ds = _blocks(blob + 2 * MATRIX, scales + 2 * FACTORS, g, b, HIDDEN, WIDTH // 32, FORM)
     if FAST:
         tl.extra.cuda.gdc_wait()
     low, high, xs, xsum = _vector(q, factors, 0, HIDDEN, NB, FORM)
@@ -479,8 +482,9 @@ WHOLE_HIDDEN = 2048
 def way_of(shape: ExpertShape, n: int, processors: int) -> Way:
     """How `n` experts are computed for one row: as was found fastest on an H200.
 
-    One kernel where its programs are all at work at once, of which a multiprocessor holds one (bfloat16: two);
-    otherwise the first ones' end would be waited for, and two kernels of smaller programs are faster.
+    One kernel where its programs are all at work at once, of which a multiprocessor holds two, or nearly so
+    (quantized: four); of more, two kernels of smaller programs are faster. Four warps reduce less among themselves
+    than eight, and hold nibbles of rows of 2,048 numbers, but bytes of half as many only.
 
     Parameters
     ----------
@@ -497,9 +501,10 @@ def way_of(shape: ExpertShape, n: int, processors: int) -> Way:
         The way.
     """
     plain, small = shape.form == "bf16", shape.hidden <= WHOLE_HIDDEN
-    whole = Way((16, 2048, 16)) if plain else Way((32, 0, 8))
+    warps = 4 if shape.form == "q4_0" or shape.hidden <= WHOLE_HIDDEN // 2 else 8
+    whole = Way((16, 2048, 16)) if plain else Way((32, 0, warps))
     programs = n * -(-shape.width // whole.up[0])
-    if small and programs <= processors * (2 if plain else 1):
+    if small and programs <= processors * (2 if plain else 4):
         return whole
     if plain:
         return Way((4, 1024, 4), (8, 256, 2))

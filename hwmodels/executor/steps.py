@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,8 @@ Copies = tuple[tuple[int, int], ...]
 """(key, slot) pairs."""
 IntArray = npt.NDArray[np.int64]
 ONE_ROW = (0,)
+HEAD_BYTES = 256
+"""Of a cell in one head of attention: a key and a value of 64 numbers of 16 bits."""
 PAIRS_FEW, PAIRS_MANY, MANY_ROWS = 16, 64, 64
 """Pairs of a tile of a bfloat16 model in passes of fewer rows than `MANY_ROWS`, and of as many or more."""
 
@@ -56,12 +58,15 @@ class Program:
         Residents at the start.
     slots
         Slots in all, staging included.
+    cells
+        Cells of keys and values that each pass attends over in every layer; empty: attention is left out.
     """
 
     steps: list[Step]
     pass_steps: list[int]
     start: Copies
     slots: int
+    cells: tuple[int, ...] = field(default=(), kw_only=True)
 
     def first_uses(self) -> list[tuple[int, ...]]:
         """For each step the keys that are taken from the host for the first time."""
@@ -85,8 +90,9 @@ class Measured:
         Host clock, from the first launch of a pass to its token on the host.
     card_ns : (P,)
         The same by the card's own events; 0 without a card.
-    known_ns, cpu_ns, wait_ns, start_ns : (P,)
-        Host time spent waiting for the router, in CPU experts, waiting for reads, and launching groups of experts.
+    known_ns, cpu_ns, wait_ns, start_ns, sent_ns : (P,)
+        Host time spent waiting for the router, in CPU experts, waiting for reads, launching groups of experts, and
+        sending copies for later.
     """
 
     pass_ns: IntArray
@@ -95,8 +101,9 @@ class Measured:
     cpu_ns: IntArray
     wait_ns: IntArray
     start_ns: IntArray
+    sent_ns: IntArray
 
     @classmethod
     def empty(cls, passes: int) -> Measured:
         """All zero."""
-        return cls(*(np.zeros(passes, dtype=np.int64) for _ in range(6)))
+        return cls(*(np.zeros(passes, dtype=np.int64) for _ in range(7)))

@@ -49,6 +49,10 @@ def measure(
         int,
         typer.Option(min=1, help="Rows of a pass: so many decode passes of the trace are one, as in a window."),
     ] = 1,
+    depth: Annotated[
+        int | None,
+        typer.Option(min=0, help="Positions that passes attend over, beside the trace's own. None: no attention."),
+    ] = None,
     warmup: Annotated[int | None, typer.Option(min=0, help="Of them not counted; a fifth by default.")] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="How often every variant is run; 4 times, or 2 without a card.")
@@ -98,9 +102,9 @@ def measure(
     own = trace.removeprefix("bundled:") not in list_bundled() or model is not None
     plans = [
         make_plan(
-            recorded, label, _label(name, cardless, factor, rows),
+            recorded, label, _label(name, cardless, factor, rows, depth),
             cardless=cardless, factor=factor, passes=passes, warmup=warmup, full=full, calibrate=chosen is None,
-            rounds=usual if rounds is None else rounds, rows=rows,
+            rounds=usual if rounds is None else rounds, rows=rows, depth=depth,
         )
         for factor in dict.fromkeys(factors)
     ]  # fmt: skip
@@ -151,7 +155,7 @@ def _say(update: Callable[[str], None], label: str, text: str) -> None:
     update(f"{label}: {text}")
 
 
-def _label(name: str, cardless: bool, factor: int, rows: int) -> str:
+def _label(name: str, cardless: bool, factor: int, rows: int, depth: int | None) -> str:
     """Name of a group's files, which is the name of its profile as well."""
     from expert_residency.errors import SimError
 
@@ -160,7 +164,7 @@ def _label(name: str, cardless: bool, factor: int, rows: int) -> str:
     return (
         f"{name}-cardless" + (f"-x{factor}" if factor > 1 else "")
         if cardless
-        else f"{name}-x{factor}" + (f"-r{rows}" if rows > 1 else "")
+        else f"{name}-x{factor}" + (f"-r{rows}" if rows > 1 else "") + ("" if depth is None else f"-d{depth}")
     )
 
 

@@ -11,7 +11,8 @@ from expert_residency.sim.live.variants import Arm
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
 
 WARN_PERCENT = 10.0
-PASSES = 40
+PASSES, DEPTH = 40, 4096
+"""Of a run, and positions of context behind it where the model's file says what these occupy."""
 
 
 def check_plan(trace: RoutingTrace, name: str, label: str, *, cardless: bool, rounds: int) -> Plan | None:
@@ -39,7 +40,11 @@ def check_plan(trace: RoutingTrace, name: str, label: str, *, cardless: bool, ro
     arms = check_arms(name, trace.geometry, cardless)
     if cardless:
         rounds = -(-rounds // len(arms))
-    return make_plan(trace, name, label, cardless=cardless, passes=min(PASSES, there), rounds=rounds, arms=arms)
+    known = not cardless and trace.geometry.session_shape is not None
+    return make_plan(
+        trace, name, label, cardless=cardless, passes=min(PASSES, there), rounds=rounds, arms=arms,
+        depth=DEPTH if known else None,
+    )  # fmt: skip
 
 
 def check_arms(trace: str, geometry: ModelGeometry, cardless: bool) -> list[Arm]:

@@ -126,7 +126,7 @@ def measure(
 
         if profile is None:
             made = calibrate(
-                sizes_of(plan.geometry, plan.longest), Path(place), name=plan.label,
+                plan.sizes, Path(place), name=plan.label,
                 family=plan.geometry.quant_family, cardless=plan.cardless, workers=workers,
                 rounds=plan.calibration_rounds, progress=progress, between=between,
                 turns=1 if plan.cardless else len(plan.outcomes), on=on,
@@ -147,7 +147,9 @@ def measure(
     for one in plan.outcomes:
         passes, warmup = plan.spans[one.arm.start]
         usual = USUAL if plan.cardless else ON_CARD
-        rows += to_rows([one], describe(plan.label, plan.cardless), plan.windows[passes], warmup, usual)
+        rows += to_rows(
+            [one], describe(plan.label, plan.cardless), plan.windows[passes], warmup, usual, plan.depth
+        )
     table = out / f"live-{plan.label}.csv"
     write_rows(rows, table)
     return table, noisy
@@ -172,7 +174,7 @@ def _card(plan: Plan, folder: Path, workers: int, ends: contextlib.ExitStack) ->
     """One engine with room for the largest variant, and both kinds of host memory; calibrated in the same."""
     from expert_residency.hwmodels.calibrate.run import on_card
 
-    sizes = sizes_of(plan.geometry, plan.longest)
+    sizes = plan.sizes
     on = on_card(sizes, folder, workers, ends, max(one.schedule.slots for one in plan.outcomes))
     engine, kinds = on.engine, {"arena": on.arena, "mmap": on.mapped}
 

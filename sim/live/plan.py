@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from expert_residency.errors import SimError
+from expert_residency.hwmodels.executor.card import LiveSizes
 from expert_residency.hwmodels.units import format_bytes
-from expert_residency.sim.live.schedule import make_schedule
+from expert_residency.sim.live.context import cells_of, measured_cells, with_context
+from expert_residency.sim.live.schedule import make_schedule, sizes_of
 from expert_residency.sim.live.variants import Arm, Outcome, decode_window, in_windows, scaled
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
 
@@ -50,6 +52,8 @@ class Plan:
         Whether the machine is measured in the same session.
     rows
         Of a pass.
+    depth
+        Positions behind each request that passes attend over, beside the trace's own; None: none do.
     """
 
     label: str
@@ -61,6 +65,16 @@ class Plan:
     rounds: int
     calibrate: bool
     rows: int = 1
+    depth: int | None = None
+
+    @property
+    def sizes(self) -> LiveSizes:
+        """What an engine with a card must hold, and the calibration measure."""
+        sizes = sizes_of(self.geometry, self.longest)
+        if self.depth is None:
+            return sizes
+        cell, cells = cells_of(self.longest, self.depth)
+        return replace(sizes, cell_bytes=cell, cells=measured_cells(max(cells), cell, self.geometry.n_layers))
 
     @property
     def longest(self) -> RoutingTrace:
@@ -166,6 +180,7 @@ def make_plan(
     full: bool = False,
     calibrate: bool = True,
     rows: int = 1,
+    depth: int | None = None,
     arms: Sequence[Arm] | None = None,
 ) -> Plan:
     """Take all decisions of a group of runs.
@@ -191,6 +206,8 @@ def make_plan(
         Whether the machine is measured as well.
     rows
         Of a pass: so many decode passes of the trace are one.
+    depth
+        Positions behind each request that passes attend over, beside the trace's own; None: attention is left out.
     arms
         Variants in the place of the usual ones.
 
@@ -219,7 +236,9 @@ def make_plan(
         spans[state] = (count, skipped)
     counts = {count for count, _ in spans.values()}
     windows = {count: in_windows(decode_window(trace, count * rows), rows) for count in counts}
-    geometry = scaled(trace.geometry, factor)
+    if cardless and depth is not None:
+        raise SimError("without a card attention is left out: --depth needs one")
+    geometry = scaled(trace.geometry if depth is None else with_context(trace.geometry), factor)
     windows = {count: replace(window, geometry=geometry) for count, window in windows.items()}
     if arms is not None:
         arms = list(arms)
@@ -229,12 +248,14 @@ def make_plan(
         arms = card_arms(name, geometry, full, 1 in trace.predictions)
     if rows > 1:
         arms = [arm for arm in arms if arm.miss in ("fetch", "stream") and arm.prefetch != "gate-lookahead"]
-    plan = Plan(label, cardless, geometry, windows, [], spans, rounds, calibrate, rows)
+    attended = {} if depth is None else {count: cells_of(window, depth)[1] for count, window in windows.items()}
+    plan = Plan(label, cardless, geometry, windows, [], spans, rounds, calibrate, rows, depth)
     arms = [arm for arm in dict.fromkeys(arms) if plan.whole_file or arm.start == "warm"]
     refused = None
     for arm in arms:
         try:
-            schedule = make_schedule(windows[spans[arm.start][0]], arm.choices)
+            count = spans[arm.start][0]
+            schedule = replace(make_schedule(windows[count], arm.choices), cells=attended.get(count, ()))
         except SimError as error:  # an event of several rows may want more than a small cache holds
             if rows == 1:
                 raise

@@ -24,6 +24,7 @@ from expert_residency.hwmodels.registry import load_profile
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import EnginePreset, load_engine
 from expert_residency.sim.choices.spec import RunSpec
+from expert_residency.sim.live.context import from_cell
 from expert_residency.sim.live.variants import ADDED, decode_window, in_windows, scaled
 from expert_residency.sim.runs.interval import Machine, draws, shortened
 from expert_residency.sim.runs.simulate import simulate
@@ -31,7 +32,13 @@ from expert_residency.traces import RoutingTrace, read_trace
 from expert_residency.traces.bundled import load
 
 FEW_LOOK_UPS = 2_000
-GROUPS = ("h200-x1", "h200-x4", *(f"h200-x1-r{rows}" for rows in (2, 4, 16, 64, 512)), "epyc2-cardless")
+GROUPS = (
+    "h200-x1",
+    "h200-x4",
+    "h200-x1-d16384",
+    *(f"h200-x1-r{rows}" for rows in (2, 4, 16, 64, 512)),
+    "epyc2-cardless",
+)
 """Groups that ship."""
 
 
@@ -57,6 +64,8 @@ class LiveRun:
         Measured, the median of its rounds.
     rows
         Of a pass.
+    kv
+        What a context occupies, if passes attend over one (`sim.live.context.from_cell`).
     """
 
     group: str
@@ -72,6 +81,7 @@ class LiveRun:
     pcie_share: float | None
     tok_s: float
     rows: int = 1
+    kv: str = ""
 
 
 def load_live_runs(group: str, folder: Path | None = None) -> list[LiveRun]:
@@ -92,7 +102,9 @@ def load_live_runs(group: str, folder: Path | None = None) -> list[LiveRun]:
         raise SimError(f"{path}: not a text file") from None
     with StringIO(text) as file:
         table = csv.DictReader(file)
-        missing = sorted({*ADDED, "tok_s", "expert_blob_bytes"}.difference({"rows"}, table.fieldnames or ()))
+        missing = sorted(
+            {*ADDED, "tok_s", "expert_blob_bytes"}.difference({"rows", "depth", "kv"}, table.fieldnames or ())
+        )
         if missing:
             raise SimError(f"{path}: line 1: column {missing[0]!r} is missing")
         runs = []
@@ -118,6 +130,7 @@ def _run(group: str, where: Path, row: dict[str, str]) -> LiveRun:
         miss=row["miss"],
         host=row["host"],
         start="cold" if row["start"] == "cold" else "warm",
+        depth=int(row.get("depth") or 0),
     )
     share, fill = row["pcie_share"], row["fill"] == "1"
     label = f"{row['trace']} {row['slots_per_layer']} {row['eviction']} {row['miss']} {row['prefetch']}"
@@ -126,6 +139,7 @@ def _run(group: str, where: Path, row: dict[str, str]) -> LiveRun:
         + (f" {row['rows']} rows" if row.get("rows", "1") != "1" else "")
         + (" fill" if fill else "")
         + (f" {share}" if share else "")
+        + (f" depth {row['depth']}" if row.get("depth") else "")
     )
     own = load_trace(row["trace"], where).geometry.expert_bytes[0]
     factor, rest = divmod(int(row["expert_blob_bytes"]), own)
@@ -134,7 +148,7 @@ def _run(group: str, where: Path, row: dict[str, str]) -> LiveRun:
     return LiveRun(
         group, label, kind_of(row), spec, row["trace"], where, factor,
         int(row["passes"]), int(row["warmup"]), fill, float(share) if share else None, float(row["tok_s"]),
-        int(row.get("rows") or 1),
+        int(row.get("rows") or 1), row.get("kv") or "",
     )  # fmt: skip
 
 
@@ -161,9 +175,10 @@ def load_trace(name: str, folder: Path) -> RoutingTrace:
 
 
 @cache
-def _window(name: str, folder: Path, passes: int, factor: int, rows: int) -> RoutingTrace:
+def _window(name: str, folder: Path, passes: int, factor: int, rows: int, kv: str) -> RoutingTrace:
     window = in_windows(decode_window(load_trace(name, folder), passes * rows), rows)
-    return replace(window, geometry=scaled(window.geometry, factor))
+    geometry = replace(scaled(window.geometry, factor), session=from_cell(kv) if kv else None)
+    return replace(window, geometry=geometry)
 
 
 def _preset(run: LiveRun) -> EnginePreset:
@@ -182,14 +197,14 @@ def predict(run: LiveRun) -> float:
     SimError, PolicyError, HardwareError
         A row that is not a valid run.
     """
-    trace = _window(run.trace, run.folder, run.passes, run.factor, run.rows)
+    trace = _window(run.trace, run.folder, run.passes, run.factor, run.rows, run.kv)
     found = simulate(trace, run.spec, preset=_preset(run))
     return 1e9 * run.rows / float(found.pass_ns[run.warmup :].mean())
 
 
 def moved(run: LiveRun) -> npt.NDArray[np.float64]:
     """(draws,) logarithm of what drawn constants make of the speed of a run's first passes."""
-    trace = shortened(_window(run.trace, run.folder, run.passes, run.factor, run.rows), FEW_LOOK_UPS)
+    trace = shortened(_window(run.trace, run.folder, run.passes, run.factor, run.rows, run.kv), FEW_LOOK_UPS)
     machine = tuple(load_profile(name) for name in run.spec.hardware), _preset(run)
 
     def ns(drawn: Machine) -> float:

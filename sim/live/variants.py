@@ -23,6 +23,7 @@ from expert_residency.files import atomic
 from expert_residency.hwmodels.calibrate.readings import is_noisy, usual_ns
 from expert_residency.hwmodels.executor.steps import Measured
 from expert_residency.sim.choices.capacity import Capacity
+from expert_residency.sim.live.context import to_cell, wider
 from expert_residency.sim.live.schedule import LiveChoices, Schedule
 from expert_residency.traces import ModelGeometry, Phase, RoutingTrace
 from expert_residency.traces.trace import csr_offsets, ragged_take
@@ -35,7 +36,7 @@ PUBLISHED = (
 ADDED = (
     "group", "profile", "engine", "trace", "passes", "warmup", "slots_per_layer", "scope", "eviction",
     "placement", "prefetch", "miss", "pcie_share", "fill", "host", "start", "rounds", "tok_s_low",
-    "tok_s_high", "noisy", "rows",
+    "tok_s_high", "noisy", "rows", "depth", "kv",
 )  # fmt: skip
 COLUMNS = PUBLISHED + ADDED
 
@@ -158,6 +159,7 @@ def scaled(geometry: ModelGeometry, factor: int) -> ModelGeometry:
         head_bytes=side * geometry.head_bytes,
         expert_params=factor * geometry.expert_params,
         hidden_size=side * geometry.hidden_size,
+        session=wider(geometry.session, side),
         source=f"{factor} times the bytes of {geometry.label}",
     )
 
@@ -216,8 +218,9 @@ def run_in_turn(
 
 
 def to_rows(
-    outcomes: Iterable[Outcome], machine: dict[str, Any], trace: RoutingTrace, warmup: int, usual: float = 0.5
-) -> list[dict[str, Any]]:
+    outcomes: Iterable[Outcome], machine: dict[str, Any], trace: RoutingTrace, warmup: int, usual: float = 0.5,
+    depth: int | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
     """Rows of the table.
 
     Parameters
@@ -232,6 +235,8 @@ def to_rows(
         Passes that are not counted.
     usual
         Quantile of each pass over the rounds: the median, or lower where much else runs on the machine.
+    depth
+        Positions behind each request that passes attend over; None: attention was left out.
 
     Returns
     -------
@@ -286,6 +291,8 @@ def to_rows(
                 "tok_s_high": round(max(speeds), 3),
                 "noisy": int(is_noisy(speeds)),
                 "rows": outcome.rows,
+                "depth": "" if depth is None else depth,
+                "kv": "" if depth is None else to_cell(geometry),
             }
         )
     return rows

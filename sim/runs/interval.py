@@ -220,7 +220,7 @@ def _factors(constant: Constant, n: int) -> Floats:
 def sides(constant: Constant) -> tuple[float, float]:
     """Standard deviation of the logarithm below and above the value; a spread's ends are a 90 % interval."""
     sd = KIND_SD[constant.kind]
-    if constant.spread is None or constant.path[-2:-1] == ("group_us_by_bytes",):
+    if constant.spread is None or _of_points(constant.path):
         return sd, sd  # measured groups move together, so that more bytes still take longer
     low, high = constant.spread
     least = constant.value / 10
@@ -230,11 +230,16 @@ def sides(constant: Constant) -> tuple[float, float]:
     )
 
 
+def _of_points(path: Sequence[str]) -> bool:
+    """Whether a number is a measured time by bytes, one of several."""
+    return len(path) > 1 and path[-2].endswith("_us_by_bytes")
+
+
 def _seed(constant: Constant) -> int:
     """Of the order of its draws: one for all numbers that rest on the same source."""
     path = constant.path
     what = "time" if any(part.endswith(("_us", "_launches")) for part in path) else "rate"
-    if path[-2:-1] == ("group_us_by_bytes",):
+    if _of_points(path):
         name = ".".join(path[:-1])
     elif constant.kind == "measured" or constant.card is None:
         name = ".".join(path) + constant.source

@@ -143,4 +143,4 @@ def terms_of(whole: float, found: Sequence[Constant], ms: Callable[[dict[Constan
 
 
 def _is_rate(one: Constant) -> bool:
-    return not any(part.endswith("_us") or part == "group_us_by_bytes" for part in one.path)
+    return not any(part.endswith(("_us", "_us_by_bytes")) for part in one.path)

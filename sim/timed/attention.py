@@ -3,10 +3,10 @@
 Every pass reads the KV cells of its request from first to last position once, in every layer that attends over all
 of them, and the last `window_tokens` in layers with a window; latent attention has its one vector a cell, and
 recurrent layers read a state whose size does not grow, which is in the dense rate. Rows of one pass share the
-reading. The bytes are spread evenly over the MoE layers: which layer attends how is not told apart. The rate is
-the card's for dense bf16 weights, a prior for attention kernels: from DGX Spark's published decode of gpt-oss-120b
-at 0, 4k, 16k and 32k tokens of context (57.8, 54.7, 48.3, 42.9 tokens/s) it comes out as 154, 178 and 201 GB/s of
-273.
+reading. The bytes are spread evenly over the MoE layers: which layer attends how is not told apart. A calibrated
+card has measured times (`attention_us_by_bytes`); otherwise the rate is the card's for dense bf16 weights, a prior
+for attention kernels: from DGX Spark's published decode of gpt-oss-120b at 0, 4k, 16k and 32k tokens of context
+(57.8, 54.7, 48.3, 42.9 tokens/s) it comes out as 154, 178 and 201 GB/s of 273.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from expert_residency.errors import SimError
+from expert_residency.hwmodels.profile import Gpu
 from expert_residency.sim.choices.kv_type import KV_TYPE
 from expert_residency.sim.timed.machine import Machine
 from expert_residency.text import check_known
@@ -111,5 +112,15 @@ def attention_ns(trace: RoutingTrace, machine: Machine, context: Context) -> npt
         Ns, by the card that runs the layer.
     """
     nbytes = kv_bytes(trace.geometry, lengths(trace, context.depth), context.kv_type)
-    rates = np.array([card.gpu.dense_gb_per_s.mb_per_s(FAMILY) for card in machine.cards], dtype=np.int64)
-    return -(-nbytes[None, :] * 1000 // rates[:, None])
+    return np.stack([_card_ns(nbytes, card.gpu) for card in machine.cards])
+
+
+def _card_ns(nbytes: npt.NDArray[np.int64], gpu: Gpu) -> npt.NDArray[np.int64]:
+    """Ns on one card: by measured times, the first one's below it and the last line beyond, or by the rate."""
+    points = gpu.attention_points
+    if len(points) < 2 or not nbytes.any():
+        return np.asarray(-(-nbytes * 1000 // gpu.dense_gb_per_s.mb_per_s(FAMILY)), dtype=np.int64)
+    at, ns = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
+    found = np.interp(nbytes, at, ns)
+    beyond = np.maximum(0, nbytes - at[-1]) * (ns[-1] - ns[-2]) / (at[-1] - at[-2])
+    return np.asarray(np.rint(found + beyond), dtype=np.int64)
