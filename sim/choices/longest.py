@@ -36,8 +36,8 @@ class Longest:
         more = " or more" if self.tokens >= MOST else ""
         what = f"{self.tokens:,} tokens{more}" + ("" if self.tokens != self.asked else ", the one that is counted")
         return (
-            f"The largest context beside it: {what}; when that is full {self.tokens_per_s:.1f} tok/s {self.how} "
-            "(whether the model takes so long a one is not known here)."
+            f"The largest context that fits with this setting: {what}; when it is full {self.tokens_per_s:.1f} "
+            f"tok/s {self.how} (whether the model takes so long a one is not known here)."
         )
 
     def to_dict(self) -> dict[str, Any]:

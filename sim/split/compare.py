@@ -9,8 +9,7 @@ from expert_residency.errors import SimError
 from expert_residency.hwmodels.units import GB
 from expert_residency.sim.split.cards import HostSide, together_mb_per_s
 from expert_residency.sim.split.placement import Placement
-from expert_residency.sim.split.planner import Planner
-from expert_residency.sim.split.study import Answer, SplitStudy
+from expert_residency.sim.split.study import Answer, SplitStudy, for_equal_cards
 from expert_residency.sim.split.timed import Simulated
 
 Run = Callable[[Answer, Placement], Simulated | None]
@@ -32,21 +31,15 @@ def speed_matters(answer: Answer, run: Run | None = None) -> str | None:
     The other split is the best one for cards that all have the first one's rates but their own memory; it is then
     priced at the true rates. With `run` both are simulated.
     """
-    placement, planner = answer.placement, answer.planner
+    placement = answer.placement
     if placement is None or len({replace(s.card, name="") for s in placement.stages}) < 2:
         return None
-    first = placement.stages[0].card
-    order = tuple(s.card for s in placement.stages)
-    alike = tuple(
-        replace(first, name=c.name, usable_bytes=c.usable_bytes, reserve_bytes=c.reserve_bytes) for c in order
-    )
-    blind = Planner(replace(planner.problem, cards=alike)).best(order=alike)
-    if blind is None:
-        return None
-    priced = planner.evaluate(order, blind.layers_each)
-    ours, theirs = (",".join(map(str, p.layers_each)) for p in (placement, blind))
+    priced = for_equal_cards(answer)
     if priced is None:
-        return f"Speed matters: the split for equally fast cards ({theirs}) does not fit."
+        return "Speed matters: the split for equally fast cards does not fit."
+    ours, theirs = (",".join(map(str, p.layers_each)) for p in (placement, priced))
+    if ours == theirs:
+        return f"Card speed changes nothing: the split for equally fast cards is this one ({ours})."
     (here, there), how = speeds(run, (answer, placement), (answer, priced))
     verdict = "matters" if there < 0.99 * here else "hardly matters"
     return (

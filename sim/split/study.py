@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -441,12 +441,28 @@ def _simulated(found: SplitStudy, answer: Answer, progress: Callable[[str], None
     answer.simulated = found.run(answer, answer.placement)
     if answer.simulated is None:
         return False
-    other = answer.roomiest  # may be faster than the one that the estimate puts first
-    if other is not None and (ran := found.run(answer, other)) and ran.tokens_per_s > answer.tokens_per_s:
+    for other in (answer.roomiest, for_equal_cards(answer)):  # may be faster than what the estimate puts first
+        if other is None or (ran := found.run(answer, other)) is None or ran.tokens_per_s <= answer.tokens_per_s:
+            continue
         problem, before = answer.planner.problem, few_slots(answer.planner.problem, answer.placement)
         answer.notes = [note for note in answer.notes if note not in before] + few_slots(problem, other)
         answer.placement, answer.simulated = other, ran
     return True
+
+
+def for_equal_cards(answer: Answer) -> Placement | None:
+    """The split for cards that all have the first one's rates but their own memory, at the true rates; None where
+    they are equal anyway, or it does not fit.
+    """
+    placement, planner = answer.placement, answer.planner
+    if placement is None or len({replace(s.card, name="") for s in placement.stages}) < 2:
+        return None
+    order = tuple(s.card for s in placement.stages)
+    alike = tuple(
+        replace(order[0], name=c.name, usable_bytes=c.usable_bytes, reserve_bytes=c.reserve_bytes) for c in order
+    )
+    blind = Planner(replace(planner.problem, cards=alike)).best(order=alike)
+    return None if blind is None else planner.evaluate(order, blind.layers_each)
 
 
 def with_ram(profile: HardwareProfile, ram_bytes: int) -> HardwareProfile:
