@@ -220,3 +220,61 @@ def test_a_zip_whose_directory_points_outside_is_a_sentence(tmp_path: Path) -> N
     (tmp_path / "a.npz").write_bytes(bytes(data))
     with pytest.raises(TraceError, match="its directory points outside the file"):
         read_trace(tmp_path / "a.npz", "event-counts", SMALL)
+
+
+def several(name: str | None) -> list[dict[str, Any]]:
+    """Two requests whose passes both begin at 0, with or without a column that tells them apart."""
+    return [
+        ({} if name is None else {name: f"r{r}"})
+        | {"step": p, "layer": layer, "topk_ids": [(p + layer) % 8, 7 - p]}
+        for r in range(2)
+        for p in range(3)
+        for layer in range(2)
+    ]
+
+
+@pytest.mark.parametrize("name", ["req_id", "rid", "sequence_id", "sample", "request"])
+def test_requests_are_known_by_usual_names(name: str, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "t.jsonl", [json.dumps(row) for row in several(name)])
+    trace = read_trace(path, model=SMALL)
+    assert len(set(trace.pass_request.tolist())) == 2
+    assert trace.n_passes == 6
+
+
+def test_passes_that_begin_again_are_not_put_together(tmp_path: Path) -> None:
+    """Rows of two requests were one pass of two rows, said only by a column that was not used."""
+    path = write_lines(tmp_path / "t.jsonl", [json.dumps(row | {"who": 1}) for row in several(None)])
+    with pytest.raises(
+        TraceError, match=r"line 7: pass 0 comes after pass 2: of another request\? Give request=COLUMN"
+    ):
+        read_trace(path, model=SMALL)
+
+
+def test_an_order_by_layer_is_no_further_request(tmp_path: Path) -> None:
+    rows_ = sorted(several(None)[:6], key=lambda row: (row["layer"], row["step"]))
+    path = write_lines(tmp_path / "t.jsonl", [json.dumps(row) for row in rows_])
+    assert read_trace(path, model=SMALL).n_passes == 3
+
+
+def test_numbered_columns_and_lists_of_rows_are_tables(tmp_path: Path) -> None:
+    """The page's own example, without --columns; and the same rows as one JSON list."""
+    path = wide(tmp_path)
+    named, by_name = read(path), read_trace(path, model=SMALL)
+    assert by_name.content_hash == named.content_hash
+    part = read_trace(path, model=SMALL, columns="pass=pass,token=token,request=request,experts=e0..e1")
+    assert part.n_passes == named.n_passes
+    listed = tmp_path / "t.json"
+    listed.write_text(json.dumps(several("request")))
+    lines = write_lines(tmp_path / "t.jsonl", [json.dumps(row) for row in several("request")])
+    assert read_trace(listed, model=SMALL).content_hash == read_trace(lines, model=SMALL).content_hash
+    listed.write_text(json.dumps([*several("request"), 3]))
+    with pytest.raises(TraceError, match="row 13: expected an object"):
+        read_trace(listed, model=SMALL)
+
+
+def test_layers_that_are_counted_from_1_are_named(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "t.csv", ["pass,layer,experts", "0,1,3 4", "0,2,5 6"])
+    with pytest.raises(
+        TraceError, match=r"layer 2 is not .*; the file has 1\.\.2, which are counted from 1: subtract 1"
+    ):
+        read_trace(path, model=SMALL)

@@ -270,6 +270,8 @@ def layer_indices(layer: IntArray, geometry: ModelGeometry, path: Path, place: P
     if len(wrong):
         at = int(wrong[0])
         span = f"{len(ids)} layers, {ids[0]}..{ids[-1]}"
+        if np.isin(layer - 1, ids).all():
+            span += f"; the file has {int(layer.min())}..{int(layer.max())}, which are counted from 1: subtract 1"
         raise TraceError(
             f"layer {int(layer[at])} is not an MoE layer of {geometry.label} ({span})", path=path, place=place(at)
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
+from itertools import takewhile
 from pathlib import Path
 
 from expert_residency.errors import TraceError
@@ -16,13 +18,21 @@ _ALIASES = {
     "expert": ("expert", "expert_id", "expert_idx"),
     "weights": ("weights", "topk_weights", "gate_weights", "gating_probs"),
     "weight": ("weight", "gate_weight"),
-    "request": ("request", "request_id", "req", "prompt_index", "problem_id"),
-    "pass": ("pass", "step"),
+    "request": (
+        "request", "request_id", "req", "req_id", "reqid", "rid", "seq", "seq_id", "sequence", "sequence_id",
+        "sample", "sample_id", "prompt_id", "prompt_index", "problem_id", "conversation_id", "session_id",
+    ),
+    "pass": ("pass", "step", "pass_id", "forward", "forward_id"),
     "token": ("token", "token_idx", "token_index"),
     "position": ("position", "token_position", "pos"),
     "phase": ("phase",),
     "rank": ("rank", "slot"),
+}  # fmt: skip
+_NUMBERED = {
+    "experts": ("e", "expert", "expert_", "experts_", "id", "topk_", "topk_id_"),
+    "weights": ("w", "weight", "weight_", "weights_", "gate", "topk_weight_"),
 }
+"""How columns of one expert each begin, before their number."""
 AHEAD = re.compile(r"(predicted|score)_d([1-9]\d?)")
 Columns = dict[str, list[str]]
 
@@ -31,6 +41,7 @@ def fits(head: bytes, path: Path) -> bool:
     """Whether columns of a file have the usual names of a layer and its experts."""
     names = _names(head, path)
     has = {field for field, likely in _ALIASES.items() if names & set(likely)}
+    has |= {field for field in _NUMBERED if _numbered(field, names)}
     return "layer" in has and bool(has & {"experts", "expert"})
 
 
@@ -38,7 +49,15 @@ def _names(head: bytes, path: Path) -> set[str]:
     """Columns or fields by the first bytes of a file; none if it is no table. Never raises."""
     if head.startswith(b"PAR1"):
         return set(column_names(path))
-    lines = head.decode("utf-8", "replace").lstrip().split("\n", 2)[:2]
+    text = head.decode("utf-8", "replace").lstrip()
+    if text.startswith("["):  # a list of rows
+        text = text[1:].lstrip()
+        try:
+            first, _ = json.JSONDecoder().raw_decode(text)
+        except (ValueError, RecursionError):
+            return set()
+        return set(first) if isinstance(first, dict) else set()
+    lines = text.split("\n", 2)[:2]
     if not lines[0].startswith("{"):
         return {name.strip().strip('"') for name in re.split("[\t,;]", lines[0])}
     names: set[str] = set()
@@ -88,7 +107,11 @@ def mapped(spec: str, names: list[str], path: Path) -> Columns:
             column = next((n for n in likely if n in names), None)
             if column is not None:
                 found[field] = [column]
+            elif numbered := _numbered(field, names):
+                found[field] = numbered
         found |= {n: [n] for n in names if AHEAD.fullmatch(n)}
+    if "layer" not in found and (column := next((n for n in _ALIASES["layer"] if n in names), None)) is not None:
+        found["layer"] = [column]
     if "experts" in found and "expert" in found:
         if spec:
             raise TraceError("columns: experts (a row a line) or expert (an expert a line), not both", path=path)
@@ -107,6 +130,17 @@ def mapped(spec: str, names: list[str], path: Path) -> Columns:
     if twice:
         raise TraceError(f"columns: column {twice[0]!r} stands for two fields", path=path)
     return found
+
+
+def _numbered(field: str, names: Iterable[str]) -> list[str]:
+    """Columns `e0, e1, ...` of a field, in order, from 0 or 1 on without a gap; two at least."""
+    every = set(names)
+    for start in _NUMBERED.get(field, ()):
+        for low in (0, 1):
+            run = list(takewhile(every.__contains__, (f"{start}{n}" for n in range(low, 4096))))
+            if len(run) > 1:
+                return run
+    return []
 
 
 def _expanded(wanted: str, names: list[str], path: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -183,6 +184,8 @@ def load(path: Path, partial: bool, said: list[str]) -> Sheet:
     try:
         if head.startswith(b"PAR1"):
             return Sheet(pq.read_table(io.BytesIO(read_bytes(path))), path, lambda i: f"row {i + 1}")
+        if head.lstrip().startswith(b"["):
+            return _of_objects(_list_of_rows(path), path, "row")
         if head.lstrip().startswith(b"{"):
             return _of_objects(list(json_lines(path, partial, said)), path)
         text = read_text(path, partial=partial)
@@ -212,7 +215,19 @@ def load(path: Path, partial: bool, said: list[str]) -> Sheet:
     )
 
 
-def _of_objects(numbered: list[tuple[int, dict[str, Any]]], path: Path) -> Sheet:
+def _list_of_rows(path: Path) -> list[tuple[int, dict[str, Any]]]:
+    """Rows of a file that is one JSON list of them, with their numbers."""
+    try:
+        rows = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"cannot be read as JSON ({error})", path=path) from None
+    wrong = next((n for n, row in enumerate(rows, 1) if not isinstance(row, dict)), None)
+    if wrong is not None:
+        raise TraceError("expected an object with the row's fields", path=path, place=f"row {wrong}")
+    return list(enumerate(rows, 1))
+
+
+def _of_objects(numbered: list[tuple[int, dict[str, Any]]], path: Path, unit: str = "line") -> Sheet:
     """Objects that have the first one's fields; lines of another kind, as a first line of facts, are left out."""
     import pyarrow as pa
 
@@ -223,10 +238,10 @@ def _of_objects(numbered: list[tuple[int, dict[str, Any]]], path: Path) -> Sheet
     names = list(next(o for o in objects[:50] if frozenset(o) == usual))
     chosen = [o for o in objects if usual <= set(o)]
     if len(chosen) < len(objects) - 8:
-        raise TraceError(f"{len(objects) - len(chosen)} lines lack fields that most lines have", path=path)
+        raise TraceError(f"{len(objects) - len(chosen)} {unit}s lack fields that most have", path=path)
     lines = [line for line, data in numbered if usual <= set(data)]
     try:
-        return Sheet(pa.table({n: [o[n] for o in chosen] for n in names}), path, lambda i: f"line {lines[i]}")
+        return Sheet(pa.table({n: [o[n] for o in chosen] for n in names}), path, lambda i: f"{unit} {lines[i]}")
     except pa.ArrowException as error:
         raise TraceError(
             f"values of different kinds in one field ({str(error).splitlines()[0]})", path=path

@@ -1,4 +1,4 @@
-"""Any table of routing: CSV, TSV, JSONL or Parquet, by a mapping of its columns.
+"""Any table of routing: CSV, TSV, JSONL, a JSON list of rows or Parquet, by a mapping of its columns.
 
 `columns="request=req,pass=step,layer=l,experts=e0..e5,weights=w0..w5,phase=kind"` says which column means what:
 
@@ -16,9 +16,10 @@ predicted_d<n>     ids predicted for this layer n layers ahead, as `experts`
 score_d<n>         their scores, as long: kept too, and an event's predictions are then in falling order
 =================  =========================================================================================
 
-Without `columns` those names and some common ones are looked for, and a file of no other format whose columns have
-them is taken for a table. Where neither pass nor token is known, a pass ends when the layer falls, and phases are
-inferred from the number of rows. Ids of -1 and empty cells of `e0..e5` are padding.
+Without `columns` those names, numbered ones (`e0, e1, ...`) and some common ones are looked for, and a file of
+no other format whose columns have them is taken for a table. Where neither pass nor token is known, a pass ends
+when the layer falls, and phases are inferred from the number of rows. Ids of -1 and empty cells of `e0..e5` are
+padding.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from expert_residency.traces.readers.columns import fits as fallback
 from expert_residency.traces.readers.columns import mapped
 from expert_residency.traces.readers.rows import trace_of
 from expert_residency.traces.readers.sheet import load
-from expert_residency.traces.readers.table_rows import check_apart, copies, rows_of_table
+from expert_residency.traces.readers.table_rows import check_apart, check_one_request, copies, rows_of_table
 from expert_residency.traces.trace import RoutingTrace
 
 name = "table"
@@ -79,6 +80,7 @@ def read(path: Path, model: ModelGeometry | None = None, columns: str = "", part
     rows = rows_of_table(sheet, mapping)
     if "expert" in mapping:
         check_apart(rows, mapping, geometry, path)
+    check_one_request(rows, path)
     if note := copies(rows):
         said.append(note)
     unused = [n for n in names if n not in {c for names in mapping.values() for c in names}]

@@ -170,6 +170,39 @@ def _check_repeats(rows: Rows, path: Path, *, by_position: bool) -> None:
         raise TraceError(why, path=path, place=rows.place(at))
 
 
+def check_one_request(rows: Rows, path: Path) -> None:
+    """Pass numbers that begin again are of another request: as one, rows of several would be one pass.
+
+    Whole passes lie between, so that it is no table in another order: the same layer of the same pass comes again
+    after the numbers fell, and every stretch has as many rows as there are layers.
+
+    Raises
+    ------
+    TraceError
+        No column tells the requests apart.
+    """
+    numbers = rows.pass_number
+    if rows.request is not None or numbers is None or rows.token is not None:
+        return
+    falls = np.flatnonzero(numbers[1:] < numbers[:-1]) + 1
+    layers = len(np.unique(rows.layer))
+    lengths = np.diff(np.concatenate([[0], falls, [len(numbers)]]))
+    if not len(falls) or int(lengths.min()) < layers:
+        return
+    stretch = np.zeros(len(numbers), dtype=np.int64)
+    stretch[falls] = 1
+    seen = np.unique(np.stack([numbers, rows.layer, np.cumsum(stretch)], axis=1), axis=0)
+    if len(np.unique(seen[:, :2], axis=0)) == len(seen):
+        return
+    at = int(falls[0])
+    raise TraceError(
+        f"pass {int(numbers[at])} comes after pass {int(numbers[at - 1])}: of another request? "
+        "Give request=COLUMN, or number passes through",
+        path=path,
+        place=rows.place(at),
+    )
+
+
 def copies(rows: Rows) -> str:
     """What to say of passes in which every row stands twice, where no column tells tokens apart; else nothing."""
     if rows.pass_number is None or rows.position is not None:
