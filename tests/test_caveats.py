@@ -308,8 +308,8 @@ def test_drafts_that_cost_nothing_are_named():
     windows = generate(model, style, tokens=6, draft_tokens=2, seed=1, weights=False)
     single = generate(model, style, tokens=6, seed=1, weights=False)
     for engine, trace, named in (
-        ("llama.cpp", windows, True), ("strata", windows, False), ("strata-reference", windows, False),
-        ("llama.cpp", single, False),
+        ("fetch-lru", windows, True), ("strata", windows, False), ("strata-reference", windows, False),
+        ("llama.cpp", windows, False), ("fetch-lru", single, False),
     ):  # fmt: skip
         spec = RunSpec.for_engine(engine, MACHINE, "1GiB")
         assert ("drafts" in kinds(caveats(trace, spec=spec))) == named, engine

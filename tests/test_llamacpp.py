@@ -12,6 +12,7 @@ from expert_residency.hwmodels.runs import load_llama_runs
 from expert_residency.sim.choices.capacity import Capacity
 from expert_residency.sim.choices.preset import load_engine
 from expert_residency.sim.choices.spec import RunSpec
+from expert_residency.sim.runs.layer_sums import THIRDS, LayerSums
 from expert_residency.sim.runs.simulate import simulate
 from expert_residency.sim.validation.cases import llamacpp_cases, load_bounds, summarize
 from expert_residency.sim.validation.llamacpp import (
@@ -26,6 +27,7 @@ from expert_residency.sim.validation.llamacpp import (
 )
 from expert_residency.traces import load_model
 from expert_residency.traces.synthetic import generate, load_style
+from expert_residency.traces.windows import compose_windows
 
 RUNS = load_llama_runs()
 
@@ -111,3 +113,39 @@ def test_imp_takes_its_fixed_time_and_a_third_of_a_millisecond_a_miss(slots):
     missed = model.n_layers * model.top_k * (1 - result.decode_hit_rate())
     ms = result.pass_ns[trace.pass_phase != 0].mean() / 1e6
     assert ms == pytest.approx(14.4 + 0.33 * missed, rel=0.1)
+
+
+def speed_of(trace, profile, engine="llama.cpp", on_card=0):
+    """Tokens/s with the experts of the last layers on the card."""
+    sums = LayerSums(trace, {"card": profile}, profile, load_engine(engine))
+    n = trace.geometry.n_layers
+    parts = [sums.layer("card", layer, THIRDS if layer >= n - on_card else 0) for layer in range(n)]
+    return 1e9 * sums.tokens / sum((part.ns for part in parts), start=sums.ends("card", "card").ns)
+
+
+def test_ktransformers_on_a_machine_that_no_number_comes_from():
+    """DeepSeek-V3 q4km, V0.2.1 on an RTX 4090 and two Xeon Gold 6454S: 13.4 tokens/s."""
+    profile = load_profile("rtx-4090:cpu=2x-xeon-gold-6454s,ram=1TB@4800")
+    found = speed_of(one_token(load_model("deepseek-v3", "Q4_K_M")), profile, "ktransformers")
+    assert found == pytest.approx(13.4, rel=0.1)
+
+
+def test_drafts_of_llama_cpp_cost_what_a_sweep_of_their_number_says():
+    """PR 22673, RTX 3060 Laptop: two are best. Fitted: memory's rate to the run without, 4 ms a draft to these."""
+    measured = {1: (27.58, 0.8835), 2: (29.39, 0.815), 3: (27.78, 0.7127), 4: (26.09, 0.6421)}
+    model = load_model("qwen3.5-35b-a3b", "Q4_K_M")
+    trace = generate(model, load_style("qwen3-30b-a3b"), tokens=160, seed=1, weights=False)
+    rates = range(16, 60)
+    machine = {gb: load_profile(f"rtx-3060:cpu=ryzen-7-5800x,ram=64GB@{1000 * gb // 16}x2") for gb in rates}
+    low, high = rates[0], rates[-1]
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if speed_of(trace, machine[middle], on_card=5) < 22.92 else (low, middle)
+    found = {
+        drafts: speed_of(
+            compose_windows(trace, rows=drafts + 1, emitted=1 + drafts * kept), machine[low], on_card=5
+        )
+        for drafts, (_, kept) in measured.items()
+    }
+    assert max(found, key=found.__getitem__) == 2
+    assert all(found[drafts] == pytest.approx(speed, rel=0.1) for drafts, (speed, _) in measured.items())

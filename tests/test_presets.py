@@ -30,6 +30,36 @@ def test_a_preset_says_what_is_measured_and_what_is_assumed_and_its_policies_exi
             create(kind, preset.policy[kind])
 
 
+def test_what_is_llama_cpp_has_one_number_for_each_time():
+    """A CPU layer once cost 118 us in one of them and 35 in another, and launches nothing in the cache's."""
+    ours = load_engine("llama.cpp")
+    times = [n for n in EnginePreset.model_fields if n.endswith(("_us", "_gb_per_s")) or n == "dense_launches"]
+    assert {"cpu_layer_us", "cpu_core_gb_per_s", "draft_us", "pass_us"} <= set(times)
+    for name in ("llama.cpp-moe-cache", "ik_llama.cpp", "ktransformers", "ncmoe"):
+        other = load_engine(name)
+        assert {n: getattr(other, n) for n in times} == {n: getattr(ours, n) for n in times}
+    assert load_engine("llama.cpp-moe-cache").expert_launches == ours.expert_launches
+    assert load_engine("llama.cpp-moe-cache").places == "experts"
+    with pytest.raises(SimError, match="unknown engine"):
+        load_engine("_llama.cpp")
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [
+        ("llama.cpp", ("PR 232", "PR 20596", "PR 22673", "not fitted by", "RX 6900 XT")),
+        ("llama.cpp-moe-cache", ("PR 27861", "no speed of this cache was compared")),
+        ("ktransformers", ("nothing was fitted", "13.4 tokens/s where 12.6")),
+        ("imp", ("24 slots", "73 (74.1 %", "not explained: 88.7 %")),
+    ],
+)
+def test_a_preset_names_the_runs_behind_its_numbers_and_those_they_do_not_fit(name, runs):
+    preset = load_engine(name)
+    numbers = [value.source for _, value in preset if hasattr(value, "source")]
+    said = " ".join((preset.source, *preset.notes, *numbers))
+    assert [run for run in runs if run not in said] == []
+
+
 @pytest.mark.parametrize(
     ("engine", "link_gb_per_s", "printed"),
     [
