@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PASSES = 80
 BESIDE_SPLIT = (
-    "residency split gives this engine other speeds: equal slots in every layer, full of what other texts want, "
+    "residency split gives this engine other speeds: equal slots in every layer, full before the text begins, "
     "no drafts, over the whole of another trace; compare settings within one of the two."
 )
 
