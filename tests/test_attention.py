@@ -11,6 +11,7 @@ import expert_residency as er
 from expert_residency.errors import SimError
 from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.hwmodels.registry import load_profile
+from expert_residency.sim.cli import main
 from expert_residency.sim.timed.attention import Context, attention_ns, kv_bytes, lengths
 from expert_residency.sim.timed.machine import Machine
 from expert_residency.traces import load_model
@@ -172,3 +173,13 @@ def test_the_shape_of_a_context_is_part_of_the_manifest(trace):
 def test_bad_contexts_are_refused(trace, choices, words):
     with pytest.raises(SimError, match=words):
         er.simulate(trace, spec(**choices))
+
+
+@pytest.mark.parametrize(("words", "same"), [("f16", "fp16"), ("BF16", "fp16"), ("Q8_0", "q8_0")])
+def test_kv_types_in_the_words_of_llama_cpp(words: str, same: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for kv_type in (words, same):
+        with pytest.raises(SystemExit, match="0"):
+            main(["vram", "--model", "qwen3-30b-a3b", "--hardware", "tesla-p40", "--kv-type", kv_type])
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from expert_residency.sim.choices.kv_type import KV_TYPE
+from expert_residency.sim.choices.kv_type import KV_TYPE, named
 from expert_residency.sim.choices.spec import CHOICES, DEFAULTS
 
 Words = dict[str, Any]
@@ -37,8 +37,14 @@ def option(name: str, note: str = "", *, default: str | bool = False, also: Sequ
     """
     choice = CHOICES[name]
     more: dict[str, Any] = {"min": 0} if choice.kind.option in (int, float) else {}
+    if name == "kv_type":
+        more["callback"] = _kv_named
     text = f"{choice.help} {note}".rstrip()
     return typer.Option(f"--{name.replace('_', '-')}", *also, help=text, show_default=default, **more)
+
+
+def _kv_named(value: str | list[str] | None) -> str | list[str] | None:
+    return [named(one) for one in value] if isinstance(value, list) else value and named(value)
 
 
 OF_THE_ENGINE = ("eviction", "admission", "scope", "host", "kv_type")
