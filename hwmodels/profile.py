@@ -33,6 +33,8 @@ class Gpu(Section):
     `group_us_by_bytes` are measured times of one group of experts by its bytes, launch included: straight lines
     between them, the first one's time below it, `expert_gb_per_s` beyond the last. `attention_us_by_bytes` are
     those of one layer's attention by the bytes of keys and values it reads; beyond the last the last line goes on.
+    `kernel_us` is what a kernel of a captured graph takes at least; 0 where rates were measured on whole passes,
+    which contain it.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Gpu(Section):
     dense_gb_per_s: FamilyRates
     compute_tflops: Positive
     launch_us: Quantity
+    kernel_us: Quantity
     sync_us: Quantity
     sm_x_ghz: Positive | None = None
     group_us_by_bytes: dict[int, Quantity] = Field(default_factory=dict)
@@ -56,6 +59,7 @@ class Gpu(Section):
     mem_mb_per_s: ClassVar[Whole] = Whole()
     compute_flop_per_ns: ClassVar[Whole] = Whole()
     launch_ns: ClassVar[Whole] = Whole()
+    kernel_ns: ClassVar[Whole] = Whole()
     sync_ns: ClassVar[Whole] = Whole()
 
     @property

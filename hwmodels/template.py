@@ -37,6 +37,7 @@ HINTS = {
     "gpu.dense_gb_per_s": "the same for dense weights",
     "gpu.compute_tflops": "what its kernels reach on many rows; limits prompts",
     "gpu.launch_us": "one kernel launch",
+    "gpu.kernel_us": "a kernel of a captured graph, at least; 0 if the rates contain it",
     "gpu.sync_us": "notice of the router's ids to the host, a layer",
     "gpu.sm_x_ghz": "multiprocessors times clock, for engines that place layers by it",
     "gpu.group_us_by_bytes": "measured times of a group of experts by its bytes",

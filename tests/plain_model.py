@@ -107,7 +107,8 @@ def dense_part(shape: Any, card: Any, preset: Any, layer: int, rows: int, bits: 
     """The bytes at the card's rate with their launches, or the arithmetic of many rows."""
     nbytes = shape.dense_bytes[layer]
     reading = over(nbytes, rate(card.gpu.dense_gb_per_s.default))
-    reading += round(preset.dense_launches.value * us(card.gpu.launch_us))
+    graph = preset.kernels.value * us(card.gpu.kernel_us) if preset.kernels else 0
+    reading += round(preset.dense_launches.value * us(card.gpu.launch_us) + graph)
     if rows == 1 or not bits:
         return reading
     return max(reading, rows * int(2 * 8 * nbytes / bits) // round(card.gpu.compute_tflops.value * 1000))

@@ -18,7 +18,7 @@ from expert_residency.hwmodels.runs import Line, MeasuredRun, load_measured_file
 from expert_residency.hwmodels.runs.machine_files import COLUMNS, file_of, schema, with_rows
 from expert_residency.sim.cli import main
 from expert_residency.sim.validation.measured import added as added_module
-from expert_residency.sim.validation.measured import terms as terms_module
+from expert_residency.sim.validation.measured import windows as windows_module
 from expert_residency.sim.validation.measured.added import add
 from expert_residency.sim.validation.measured.group import Answer, answers
 from expert_residency.sim.validation.measured.questions import questions
@@ -52,7 +52,7 @@ def table(path: Path, *rows: dict[str, str]) -> Path:
 def few() -> Iterator[tuple[Answer, ...]]:
     """Answers of a few machines, hits not simulated."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(terms_module, "hit_share", lambda share, own: min(1.0, share**0.5))
+        patch.setattr(windows_module, "hit_share", lambda share, own: min(1.0, share**0.5))
         asked = [
             one for one in questions()[0] if one.machine.card.name in ("rtx-4070", "rtx-5080", "gtx-1060-6gb")
         ]

@@ -13,6 +13,7 @@ import pytest
 from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.parts.compose import parse_link, parse_memory
 from expert_residency.hwmodels.parts.rows import cpus, find_cpu, find_gpu, gpus
+from expert_residency.hwmodels.parts.rules import Rules
 from expert_residency.hwmodels.profile import HardwareProfile
 from expert_residency.hwmodels.registry import list_profiles, load_profile, with_parts
 from expert_residency.sim.cli import main
@@ -105,7 +106,9 @@ def test_figures_of_a_known_machine_win() -> None:
 
 def test_the_slower_end_of_a_link_counts() -> None:
     assert load_profile("rtx-3060:link=5.0x16").link.pcie == "4.0 x16"
-    assert load_profile("rtx-3060:link=3.0x4").link.h2d_gb_per_s.value == pytest.approx(3.12)
+    assert load_profile("rtx-3060:link=3.0x4").link.h2d_gb_per_s.value == pytest.approx(
+        3.12 * Rules()["link share"], rel=1e-3
+    )
     assert load_profile("rtx-4060:ram=32GB").link.pcie == "4.0 x8"
     assert parse_link("PCIe Gen4 x8") == parse_link("4.0x8")
 
@@ -153,6 +156,28 @@ def test_a_card_that_comes_twice_is_two_cards() -> None:
     assert narrow[1] == third[1]
 
 
+def test_threads_and_a_guest_of_wsl2_are_words() -> None:
+    one = load_profile("rtx-4090-laptop:cpu=core-i9-13900hx,ram=64GB,workers=6")
+    all_cores = load_profile("rtx-4090-laptop:cpu=core-i9-13900hx,ram=64GB")
+    most = load_profile("rtx-4090-laptop:cpu=core-i9-13900hx,ram=64GB,workers=23")
+    rates = [made.cpu.expert_gb_per_s.pinned.of("iq3").value for made in (one, all_cores, most)]
+    assert rates == sorted(rates)
+    assert most.cpu.workers.count == 23
+    assert (
+        all_cores.cpu.expert_gb_per_s.pinned.of("iq3").value < all_cores.cpu.expert_gb_per_s.pinned.of("q4").value
+    )
+    guest, host = (load_profile(f"rx-7900-xtx:cpu=5900x,ram=64GB,os={os}").gpu for os in ("wsl2", "linux"))
+    assert guest.sync_us.value == pytest.approx(host.sync_us.value + Rules()["wsl2 us"], rel=1e-3)
+
+
+def test_a_memory_and_cores_limit_a_pool_together() -> None:
+    rules = Rules()
+    few, many = (rules.pool_gb_per_s(100, n, "avx2", 1) for n in (1, 64))
+    assert few == pytest.approx(rules["core GB/s"], rel=0.02)
+    assert many == pytest.approx(100 * rules["memory share"] * rules["memory avx2"], rel=0.02)
+    assert Rules({"core GB/s": 1.0}).pool_gb_per_s(100, 1, "avx2", 1) == pytest.approx(1.0, rel=0.01)
+
+
 def test_memory_in_the_users_words() -> None:
     full = parse_memory("64GB@6000x2")
     assert (full.nbytes, full.mt_per_s, full.channels) == (64 * 10**9, 6000, 2)
@@ -186,7 +211,10 @@ def test_one_memory_is_counted_once() -> None:
         ("RTX 4090 48GB", "RTX 4090 48GB: known is rtx-4090 with 24 GiB; another is a profile of your own"),
         ("M4 Max 64GB", "M4 Max 64GB: Apple M4 Max shares its memory, which is said by ram=64GB"),
         ("nothing:ram=64GB", "unknown hardware profile or card 'nothing'"),
-        ("rtx-3060:memory=64GB", "machine rtx-3060: unknown part 'memory' (known: cpu, ram, link, drive, system"),
+        (
+            "rtx-3060:memory=64GB",
+            "machine rtx-3060: unknown part 'memory' (known: cpu, ram, link, workers, os, drive, system",
+        ),
         ("rtx-3060:cpu=z80", "unknown processor 'z80' (residency list cpus), or say its cores, as 24c"),
         ("rtx-3060:cpu=0c", "unknown processor '0c'"),
         ("rtx-3060:ram=0GB", "memory '0GB': expected more than nothing"),
@@ -195,6 +223,8 @@ def test_one_memory_is_counted_once() -> None:
         ("rtx-3060:ram=64GB@3200x99", "99 channels, expected 1 to 24"),
         ("rtx-3060:ram=64", "size 64 has no unit"),
         ("rtx-3060:ram=64GB@fast", "memory '64GB@fast': expected a size, MT/s and channels, as 64GB@6000x2"),
+        ("rtx-3060:workers=many", "workers 'many': expected a whole number from 1 to 9999"),
+        ("rtx-3060:os=vms", "unknown os 'vms' (known: linux, windows, wsl2)"),
         ("rtx-3060:link=9x9", "link '9x9': expected generation and lanes, as 4.0x8"),
         ("m1-max:link=4x4", "Apple M1 Max shares the processor's memory, there is no link"),
         ("none", "a machine without a card needs its processor"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.parts.conditions import CONDITIONS, changed
 from expert_residency.hwmodels.parts.rows import CpuRow, GpuRow, find_cpu, gpus, the_gpu
+from expert_residency.hwmodels.parts.rules import CODEBOOKS, OLD_CORES, Rules, architecture_of
 from expert_residency.hwmodels.units import GIB, parse_size
 from expert_residency.text import check_known, parse_call, unknown
 
-PARTS = ("cpu", "ram", "link")
+PARTS = ("cpu", "ram", "link", "workers", "os")
+SYSTEMS = ("linux", "windows", "wsl2")
 Figure = dict[str, Any]
 Tables = dict[str, Any]
 
@@ -21,32 +24,19 @@ _LANE_GB_PER_S = {"1.0": 0.2, "2.0": 0.4, "3.0": 0.78, "4.0": 1.65, "5.0": 3.35}
 """Read on slots of 16 lanes: 11.8-13.2, 24-28.4 and 50-57 GB/s of generations 3 to 5; older ones as the third."""
 _CABLES = {"tb3": 2.6, "tb4": 2.6, "usb4": 2.9, "tb5": 5.5, "oculink": 6.5}
 _LANES = (1, 2, 4, 8, 16)
-_SHARES = (
-    ("sm_6", 0.60, "209 of 346 GB/s on a P40 with 4-bit weights (ggml-org/llama.cpp#4766)"),
-    ("sm_", 0.77, "0.77-0.79 of the data sheet on an RTX 5070 and an RTX 5060 Ti"),
-    (
-        "gfx",
-        0.55,
-        "no figure for this card; a RX 7900 XT reached 94 of 190 tokens/s by bandwidth (discussion 15396)",
-    ),
-    ("apple", 0.60, "no figure for this chip; 0.4 to 0.8 on others (llama.cpp discussion 4167)"),
-    ("xe", 0.45, "no figure for this card; its kernels are younger than the others'"),
-)
-_LAUNCH_US = 5.0
-_LAUNCHES = (
-    ("sm_6", 3.0, 1.4), ("sm_7", 1.3, 1.5), ("sm_86", 1.0, 1.2), ("sm_80", 1.0, 1.3), ("sm_89", 0.85, 1.2),
-    ("sm_", 0.75, 1.2), ("gfx9", 4.0, 1.4), ("gfx", 2.0, 1.4), ("apple", 2.1, 1.3), ("xe", 2.0, 2.0),
-)  # fmt: skip
-"""Architecture, its launches beside those of an RTX 3090, and a factor either way."""
+_LLAMA_7B_GB, _LLAMA_7B_BLOCKS, _LAUNCHES_A_BLOCK, _MOST_SHARE = 3.83, 32, 10, 0.9
+"""Behind shares by 7B Q4_0: the file, its blocks, a block's launches, which those shares contain; no kernel
+that was measured reads faster."""
 _LOW_BIT_SHARE = 0.26
 """Of Pascal: below 4 bits unpacking binds, not memory (91-95 of 346 GB/s on a P40)."""
+_NO_DP4A, _EMULATED_SHARE = "sm_60", 0.35
+"""Compute capability without the integer dot product (CUDA C++ guide: DP4A from 6.1 on); half of copies'."""
 _LOW_BITS = ("iq1", "iq2", "iq3", "q2", "q3")
 _PROMPT_SHARE = {"sm_": 0.65}
 _OTHER_PROMPT_SHARE = 0.4
 _FLOP_PER_CYCLE = {"avx2": 32, "avx512": 64, "amx": 64, "neon": 32}
 _GIVEN_TO_GPU = {"apple": 0.75, "sm_": 0.93, "gfx": 0.8}
 _CONTEXT_GIB = 0.37
-_CORE_GB_PER_S = 12.0
 _PUT = "; put together from parts"
 _MEMORY = re.compile(
     r"(?:(?P<modules>\d{1,2})\s*x\s*)?(?P<size>-?[\d.]+\s*[a-z]*)"
@@ -57,8 +47,10 @@ _MEMORY = re.compile(
 )
 MEMORY_SHARE = 0.65
 """Of the memory's theory that expert kernels read at on one socket."""
-_OLD_CORES = ("zen1", "haswell", "broadwell", "skylake")
-_OLD_CORE_SHARE, _OLD_CORE_SPREAD = 0.37, (0.31, 0.54)
+_OLD_CORE_SHARE, _OLD_CORE_SPREAD = 0.37, (0.295, 0.586)
+_SYNC_US = 15.0
+"""As `_generic` has it."""
+SHIPPED = Rules()
 
 
 @dataclass(frozen=True)
@@ -122,7 +114,7 @@ def is_machine(text: str) -> bool:
     return ":" in text or text.strip().lower() in (*NO_CARD, *gpus())
 
 
-def machine(text: str, known: dict[str, Tables]) -> Tables:
+def machine(text: str, known: dict[str, Tables], rules: Rules = SHIPPED) -> Tables:
     """Tables of a profile (over `_generic`) from `CARD:cpu=...,ram=...,link=...`, and its conditions.
 
     Parameters
@@ -131,6 +123,8 @@ def machine(text: str, known: dict[str, Tables]) -> Tables:
         The parts.
     known
         Shipped profiles by name and alias, bases merged in: what they have measured wins.
+    rules
+        What data sheets become.
 
     Returns
     -------
@@ -145,7 +139,7 @@ def machine(text: str, known: dict[str, Tables]) -> Tables:
     name, words = parse_call(text, "machine", HardwareError)
     for word in words:
         check_known(f"machine {name}: part", word, (*PARTS, *CONDITIONS), HardwareError)
-    made = _of_parts(text, name, words, known)
+    made = _of_parts(text, name, words, known, rules)
     said = {word: words[word] for word in CONDITIONS if word in words}
     if not said:
         return made
@@ -162,15 +156,38 @@ def _sockets(cpu: str) -> int:
     return int(found[1]) if found else 1
 
 
-def _of_parts(text: str, name: str, words: dict[str, str], known: dict[str, Tables]) -> Tables:
-    """Tables of the machine as its parts are; `text` is the whole of what was asked, for messages."""
+def _of_parts(text: str, name: str, words: dict[str, str], known: dict[str, Tables], rules: Rules) -> Tables:
+    """Tables of the machine as its parts are.
+
+    Parameters
+    ----------
+    text
+        The whole of what was asked, for messages.
+    name, words
+        Card and parts.
+    known, rules
+        As `machine` takes them.
+
+    Returns
+    -------
+    dict
+        What a profile's file would hold.
+
+    Raises
+    ------
+    HardwareError
+        A part that no table has.
+    """
     memory = parse_memory(words["ram"]) if "ram" in words else Memory()
     cpu = find_cpu(words["cpu"]) if "cpu" in words else None
     link = words.get("link")
+    workers = _whole(words["workers"]) if "workers" in words else 0
+    system = words.get("os", SYSTEMS[0])
+    check_known(f"machine {name}: os", system, SYSTEMS, HardwareError)
     if name.lower() in NO_CARD:
         if link is not None:
             raise HardwareError(f"machine {text}: without a card there is no link")
-        return _without_card(cpu, memory)
+        return _without_card(cpu, memory, workers, rules)
     row = None if name in known else the_gpu(name)
     base = known.get(name) or (known.get(row.profile) if row else None)
     if base is None and row is None:
@@ -182,26 +199,48 @@ def _of_parts(text: str, name: str, words: dict[str, str], known: dict[str, Tabl
     if row is not None and row.shared and name not in known:
         if link is not None:
             raise HardwareError(f"machine {text}: {row.label} shares the processor's memory, there is no link")
-        return _unified(row, cpu, memory)
+        return _unified(row, cpu, memory, workers, rules)
     own = name in known
     label = (base or {}).get("gpu", {}).get("name") if own or row is None else row.label
-    made: Tables = {"gpu": dict(base["gpu"]) if base else _gpu(_required(row))}
+    made: Tables = {"gpu": dict(base["gpu"]) if base else _gpu(_required(row), rules)}
     if own and base is not None:
         made |= {part: dict(base[part]) for part in ("link", "cpu", "dram", "ram", "disk") if part in base}
     if link is not None or "link" not in made:
-        made["link"] = _link(link, row, base)
-    if cpu is not None or "cpu" not in made:
+        made["link"] = _link(link, row, base, rules)
+    if cpu is not None or "cpu" not in made or workers:
         same = cpu is not None and "cpu" in made and _same_cpu(made["cpu"]["name"], *cpu)
         same &= "numa" not in words  # its own figures are of one placement
-        if not same or memory.mt_per_s:
-            made |= _host(cpu, memory)
+        if not same or memory.mt_per_s or workers:
+            made |= _host(cpu, memory, workers, rules)
         if not same:
             made.pop("disk", None)  # another machine has another drive
     if memory.nbytes or "ram" not in made:
         made["ram"] = _ram(memory, named=cpu is not None)
+    if system == "wsl2":
+        made["gpu"]["sync_us"] = _virtual(made["gpu"].get("sync_us"), rules)
     parts = [str(label), made["link"]["pcie"], made["cpu"]["name"], f"{made['ram']['total_gib']['value']:g} GiB"]
     title = f"{row.name if row and not own else name}-{cpu[0].name if cpu else 'parts'}"
     return made | _title(title if words else title.removesuffix("-parts"), parts)
+
+
+def _whole(text: str) -> int:
+    """A number of threads.
+
+    Raises
+    ------
+    HardwareError
+        It is none.
+    """
+    if not re.fullmatch(r"[1-9]\d{0,3}", text):
+        raise HardwareError(f"workers {text!r}: expected a whole number from 1 to 9999")
+    return int(text)
+
+
+def _virtual(own: Figure | None, rules: Rules) -> Figure:
+    """What a notice from card to host takes in a guest of WSL2."""
+    added = rules["wsl2 us"]
+    why = f"{added:.0f} us (rule wsl2 us) beside the {_SYNC_US if own is None else own['value']:g} of a host"
+    return _figure(added + (_SYNC_US if own is None else own["value"]), "assumed", why)
 
 
 def _required(row: GpuRow | None) -> GpuRow:
@@ -220,12 +259,18 @@ def _figure(value: float, kind: str, source: str) -> Figure:
     return {"value": round(value, 3), "kind": kind, "source": source}
 
 
-def share_of(row: GpuRow) -> tuple[float, str, str]:
-    """Part of the bandwidth that kernels reach, its kind, and why."""
-    if row.share:
-        return row.share, "assumed" if "assumed" in row.source else "derived", row.source
-    share, why = next((share, why) for arch, share, why in _SHARES if row.arch.startswith(arch))
-    return share, "assumed", why
+def share_of(row: GpuRow, rules: Rules = SHIPPED) -> tuple[float, str, str]:
+    """Part of the bandwidth that kernels reach, launches apart, its kind, and why."""
+    if row.arch == _NO_DP4A:
+        return _EMULATED_SHARE, "assumed", "the card has no DP4A, which quantized kernels then emulate"
+    if not row.share:
+        group = architecture_of(row.arch)
+        why = f"rules card share and card share {group}, by measured speeds (residency validate --group machine)"
+        return rules.card_share(row.arch), "assumed", why
+    ms = _LLAMA_7B_GB / (row.share * row.mem_gb_per_s) * 1000
+    launches = _LLAMA_7B_BLOCKS * _LAUNCHES_A_BLOCK * rules.launch_us(row.arch) / 1000
+    share = min(_MOST_SHARE, row.share * ms / (ms - launches))
+    return share, "derived", f"{row.source}, {launches:.1f} ms of launches taken off"
 
 
 def _compute(row: GpuRow) -> Figure:
@@ -240,29 +285,32 @@ def _compute(row: GpuRow) -> Figure:
     )
 
 
-def _rates(row: GpuRow) -> Tables:
-    share, kind, why = share_of(row)
-    rates = {"default": _figure(row.mem_gb_per_s * share, kind, f"{share} x {row.mem_gb_per_s:g} GB/s: {why}")}
+def _rates(row: GpuRow, rules: Rules, *, experts: bool = False) -> Tables:
+    share, kind, why = share_of(row, rules)
+    share *= rules["card experts"] if experts else 1.0
+    said = f"{share:.2f} x {row.mem_gb_per_s:g} GB/s: {why}"
+    rates = {"default": _figure(row.mem_gb_per_s * share, kind, said)}
     if row.arch.startswith("sm_6"):
         said = f"{_LOW_BIT_SHARE} x {row.mem_gb_per_s:g} GB/s: below 4 bits unpacking binds, as on a P40"
         rates |= dict.fromkeys(_LOW_BITS, _figure(row.mem_gb_per_s * _LOW_BIT_SHARE, "assumed", said))
     return rates
 
 
-def launch_of(row: GpuRow) -> Figure:
+def launch_of(row: GpuRow, rules: Rules = SHIPPED) -> Figure:
     """Time of a launch on a card of this architecture."""
-    slower, spread = next((s, w) for arch, s, w in _LAUNCHES if row.arch.startswith(arch))
+    group = architecture_of(row.arch)
     made = _figure(
-        _LAUNCH_US * slower, "derived",
-        f"{_LAUNCH_US} us x {slower}: what a block costs on such cards beside its bytes, by published speeds of "
-        "llama.cpp (residency validate --group machine)",
+        rules.launch_us(row.arch), "derived",
+        f"rules launch us and launch {group}: what a block costs on such cards beside its bytes, by measured "
+        "speeds (residency validate --group machine)",
     )  # fmt: skip
+    spread = math.exp(rules.spread_of(f"launch {group}"))
     return made | {"spread": [round(made["value"] / spread, 2), round(made["value"] * spread, 2)]}
 
 
 def core_share_of(row: CpuRow) -> Tables:
     """What a core of this design gets through beside a newer one: table `core_share`, empty for newer ones."""
-    if row.arch not in _OLD_CORES:
+    if row.arch not in OLD_CORES:
         return {}
     seen = "" if row.arch == "skylake" else f"; {row.arch} as those, no figure of its own"
     made = _figure(
@@ -273,9 +321,10 @@ def core_share_of(row: CpuRow) -> Tables:
     return {"core_share": made | {"spread": list(_OLD_CORE_SPREAD)}}
 
 
-def _gpu(row: GpuRow) -> Tables:
+def _gpu(row: GpuRow, rules: Rules) -> Tables:
     return {
-        "launch_us": launch_of(row),
+        "launch_us": launch_of(row, rules),
+        "kernel_us": launch_of(row, rules),
         "name": row.label,
         "compute_capability": row.arch,
         "vram_total_gib": _figure(row.vram_gib, "datasheet", row.source),
@@ -284,20 +333,22 @@ def _gpu(row: GpuRow) -> Tables:
         ),
         "mem_gb_per_s": _figure(row.mem_gb_per_s, "datasheet", row.source),
         "compute_tflops": _compute(row),
-        "expert_gb_per_s": _rates(row),
-        "dense_gb_per_s": _rates(row),
+        "expert_gb_per_s": _rates(row, rules, experts=True),
+        "dense_gb_per_s": _rates(row, rules),
     }
 
 
-def _link(text: str | None, row: GpuRow | None, base: Tables | None) -> Tables:
+def _link(text: str | None, row: GpuRow | None, base: Tables | None, rules: Rules) -> Tables:
     said = text or (row.link if row is not None and row.link else "") or "4.0x16"
     name, rate = parse_link(said)
     if text is not None and row is not None and row.link:
         own, most = parse_link(row.link)
         if most < rate:
             name, rate = own, most
+    rate *= rules["link share"]
     why = (
-        "copies reached 0.8 to 0.9 of the slot's rate: 11.8-13.2, 24-28.4, 50-57 GB/s of x16 in generations 3 to 5"
+        f"{rules['link share']:.2f} of what a probe reaches, as queued copies of 1 to 3 MB; probes "
+        "reached 0.8 to 0.9 of the slot's rate: 11.8-13.2, 24-28.4, 50-57 GB/s of x16 in generations 3 to 5"
     )
     if text is None:
         why = f"no link was named: the card's own ({name}), where the slot may have less; {why}"
@@ -322,8 +373,25 @@ def _same_cpu(own: str, row: CpuRow, sockets: int) -> bool:
     return both[0] == both[1]
 
 
-def _host(cpu: tuple[CpuRow, int] | None, memory: Memory) -> Tables:
-    """Tables cpu and dram."""
+def _host(cpu: tuple[CpuRow, int] | None, memory: Memory, workers: int, rules: Rules) -> Tables:
+    """Tables cpu and dram.
+
+    Parameters
+    ----------
+    cpu
+        Processor and how many; None: not named.
+    memory
+        As given.
+    workers
+        Threads of the pool; 0: one a core.
+    rules
+        What data sheets become.
+
+    Returns
+    -------
+    dict
+        Two tables of a profile.
+    """
     assumed = cpu is None
     row, sockets = cpu or find_cpu("ryzen-7-5800x")
     label = f"{sockets}x {row.label}" if sockets > 1 else row.label
@@ -336,28 +404,48 @@ def _host(cpu: tuple[CpuRow, int] | None, memory: Memory) -> Tables:
     if assumed:
         label, how = "not named (8 cores, 2 channels)", f"no processor was named: {how}"
     kind = "derived" if memory.mt_per_s and not assumed else "assumed"
-    share = 0.35 if sockets > 1 else MEMORY_SHARE
-    why = ("35-40 of 110.8 GB/s without placement by NUMA node" if sockets > 1 else
-           "expert kernels reached 0.6 to 0.7 of theory on one socket (7950X, 5955WX, 5700X3D)")  # fmt: skip
-    rate = min(theory * share, sockets * row.cores * _CORE_GB_PER_S)
-    reads = _figure(rate, "assumed", f"{share} x {theory:g} GB/s, at most {_CORE_GB_PER_S:g} a core: {why}")
     cores = sockets * row.cores
     flop = _FLOP_PER_CYCLE[row.simd]
     gflops = cores * row.ghz * flop * 0.3
     arithmetic = f"0.3 x {cores} cores x {row.ghz:g} GHz x {flop} ({row.simd})"
-    cached = _figure(rate / 1.79, "assumed", "pinned / 1.79, as arena to warm mmap on a Ryzen 5 7600")
+
+    count = workers or cores
+    busy = rules.busy(count, cores)
+
+    old = row.arch in OLD_CORES
+
+    def pool(source: str, *, codebook: bool) -> Figure:
+        rate = rules.pool_gb_per_s(theory, busy, row.simd, sockets, codebook=codebook, old=old)
+        beside = f"{rules[source]:.2f} ({source}) of " if source else ""
+        of = " of weights that are looked up" if codebook else ""
+        said = (
+            f"{beside}what {theory:g} GB/s of memory and {count} workers on {cores} cores ({row.simd}) give "
+            f"together{of}, by measured speeds (rules memory share, core GB/s)"
+        )
+        return _figure(rate * (rules[source] if source else 1.0), "assumed", said)
+
+    def rates(source: str = "") -> Tables:
+        looked_up = dict.fromkeys(CODEBOOKS, pool(source, codebook=True))
+        return {"default": pool(source, codebook=False)} | looked_up
+
+    most = 2 * cores  # threads that share cores, or efficiency cores
+    points = sorted({1, *(max(1, cores * n // 8) for n in range(1, 9)), most, count})
+    by_workers = {n: rules.pool_gb_per_s(theory, rules.busy(n, cores), row.simd, sockets, old=old) for n in points}
+    scale = {n: _figure(rate, "assumed", "the same rules by workers") for n, rate in by_workers.items()}
     return {
         "cpu": {
             "name": label,
             "cores": _figure(cores, "assumed" if assumed else "datasheet", row.source),
-            "workers": _figure(cores, "assumed", "one a core"),
+            "workers": _figure(count, "assumed", "as given" if workers else "one a core"),
             **core_share_of(row),
             "gflops": _figure(gflops, "assumed", arithmetic),
             "expert_gb_per_s": {
-                "pinned": {"default": reads},
-                "pageable": {"default": reads},
-                "page_cache": {"default": cached},
+                "pinned": rates(),
+                "pageable": rates(),
+                "page_cache": rates("mapped"),
+                "budget": rates("complement"),
             },
+            "expert_gb_per_s_by_workers": scale,
         },
         "dram": {
             "stream_gb_per_s": _figure(theory * 0.8, "assumed", f"0.8 x {theory:g} GB/s"),
@@ -376,13 +464,13 @@ def _ram(memory: Memory, *, named: bool) -> Tables:
     }
 
 
-def _unified(row: GpuRow, cpu: tuple[CpuRow, int] | None, memory: Memory) -> Tables:
+def _unified(row: GpuRow, cpu: tuple[CpuRow, int] | None, memory: Memory, workers: int, rules: Rules) -> Tables:
     """A chip whose card and processor share one memory: what the card may have is VRAM, the rest is the host's.
 
     Parameters
     ----------
-    row, cpu, memory
-        The chip, its processor if another is named, memory fitted.
+    row, cpu, memory, workers, rules
+        The chip, its processor if another is named, memory fitted, threads (0: one a core), the rules.
 
     Returns
     -------
@@ -395,7 +483,7 @@ def _unified(row: GpuRow, cpu: tuple[CpuRow, int] | None, memory: Memory) -> Tab
     said = "as given" if memory.nbytes else f"the most that is sold ({row.source})"
     own = {"apple": "apple-m", "sm_": "grace-20", "gfx1151": "ryzen-ai-max-395", "gfx1103": "ryzen-7-8745h"}
     processor, sockets = cpu or find_cpu(next(name for arch, name in own.items() if row.arch.startswith(arch)))
-    made = _gpu(row)
+    made = _gpu(row, rules)
     made |= {
         "vram_total_gib": _figure(total, "datasheet", f"shared memory, {said}"),
         "vram_usable_gib": _figure(
@@ -403,7 +491,7 @@ def _unified(row: GpuRow, cpu: tuple[CpuRow, int] | None, memory: Memory) -> Tab
         ),
         "vram_reserve_mib": _figure(0, "assumed", "inside what the card may have"),
     }
-    host = _host((processor, sockets), Memory(0, round(row.mem_gb_per_s * 1000 / 8), 1))
+    host = _host((processor, sockets), Memory(0, round(row.mem_gb_per_s * 1000 / 8), 1), workers, rules)
     host["dram"]["theory_gb_per_s"] = _figure(row.mem_gb_per_s, "datasheet", row.source)
     copy = _figure(row.mem_gb_per_s / 2, "assumed", "a copy inside the memory reads and writes it")
     rest = total - usable
@@ -421,14 +509,30 @@ def _unified(row: GpuRow, cpu: tuple[CpuRow, int] | None, memory: Memory) -> Tab
     }  # fmt: skip
 
 
-def _without_card(cpu: tuple[CpuRow, int] | None, memory: Memory) -> Tables:
-    """A processor alone: it computes everything, and its memory is what a card's would be."""
+def _without_card(cpu: tuple[CpuRow, int] | None, memory: Memory, workers: int, rules: Rules) -> Tables:
+    """A processor alone: it computes everything, and its memory is what a card's would be.
+
+    Parameters
+    ----------
+    cpu, memory, workers, rules
+        As `_host` takes them.
+
+    Returns
+    -------
+    dict
+        Tables of a profile.
+
+    Raises
+    ------
+    HardwareError
+        No processor.
+    """
     if cpu is None:
         raise HardwareError("a machine without a card needs its processor, as none:cpu=epyc-7763,ram=256GB")
-    host = _host(cpu, memory)
+    host = _host(cpu, memory, workers, rules)
     total = memory.nbytes / GIB if memory.nbytes else 32.0
     reserve = min(4.0, total / 4)
-    rate = host["cpu"]["expert_gb_per_s"]["pinned"]["default"]
+    rates = host["cpu"]["expert_gb_per_s"]["pinned"]
     stream, gflops = host["dram"]["stream_gb_per_s"], host["cpu"]["gflops"]
     free = _figure(0, "assumed", "the processor launches nothing and copies nothing")
     copy = _figure(stream["value"] / 2, "assumed", "a copy inside the memory reads and writes it")
@@ -438,9 +542,9 @@ def _without_card(cpu: tuple[CpuRow, int] | None, memory: Memory) -> Tables:
             "name": f"none ({host['cpu']['name']})", "compute_capability": "cpu", "vram_total_gib": size,
             "vram_usable_gib": _figure(total - reserve, "assumed", f"less {reserve:g} GiB of the system"),
             "vram_reserve_mib": _figure(0, "assumed", "inside what is usable"),
-            "mem_gb_per_s": host["dram"]["theory_gb_per_s"], "launch_us": free, "sync_us": free,
+            "mem_gb_per_s": host["dram"]["theory_gb_per_s"], "launch_us": free, "kernel_us": free, "sync_us": free,
             "compute_tflops": _figure(gflops["value"] / 1000, "assumed", gflops["source"]),
-            "expert_gb_per_s": {"default": rate}, "dense_gb_per_s": {"default": rate},
+            "expert_gb_per_s": rates, "dense_gb_per_s": rates,
         },
         "link": {"pcie": "none", "h2d_gb_per_s": copy, "d2h_gb_per_s": copy, "h2d_pageable_gb_per_s": copy,
                  "copy_t0_us": free, "submit_us": free},

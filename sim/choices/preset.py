@@ -11,7 +11,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from expert_residency.hwmodels.quantity import Count, Quantity, Rate, Share
+from expert_residency.hwmodels.profile import Gpu
+from expert_residency.hwmodels.quantity import Count, Positive, Quantity, Rate, Share
 from expert_residency.sim.choices.knob import Knob
 from expert_residency.sim.choices.kv_type import KV_TYPE
 from expert_residency.toml import Shelf, checked
@@ -69,16 +70,25 @@ class EnginePreset(BaseModel):
         What a layer costs beside its bytes of which the CPU computes experts.
     cpu_core_gb_per_s
         Expert weights that one core of the pool gets through, however fast memory is; no limit by default.
+    streams_dense
+        Whether dense weights come over the link in every pass, for want of room on the card.
     plan_us, combine_us
         Host planning and joining, a layer.
     dense_launches, expert_launches
         Kernels started for the dense part of a layer, and for each group of experts.
+    kernels
+        Kernels of a layer's dense part that wait for each other in a captured graph; each takes the card's
+        `kernel_us` at least.
     pass_us
         Sampling, commit and bookkeeping, a pass.
     row_us
         What each row of a verify window after the first adds to a layer's mixer.
     draft_us
         One draft token of a window: a window of T rows has T - 1.
+    row_at_tflops, draft_at_gb_per_s
+        Arithmetic and memory of the card that `row_us` and `draft_us` hold on: on another a row takes as much
+        longer as its arithmetic is slower, and half of a draft as much as its memory is; absent, they are every
+        card's.
     start_us
         Host time to launch one group of experts: CPU work of the same layer begins after it.
     send_us
@@ -125,6 +135,7 @@ class EnginePreset(BaseModel):
     pcie_per_layer: Count | None = None
     pcie_pinned_only: bool = False
     prefill_admits: bool = True
+    streams_dense: bool = False
     adapt_waits: bool = False
     plan_us: Quantity
     cpu_layer_us: Quantity | None = None
@@ -132,9 +143,12 @@ class EnginePreset(BaseModel):
     combine_us: Quantity
     dense_launches: Quantity
     expert_launches: Quantity
+    kernels: Quantity | None = None
     pass_us: Quantity
     row_us: Quantity | None = None
     draft_us: Quantity | None = None
+    row_at_tflops: Positive | None = None
+    draft_at_gb_per_s: Rate | None = None
     start_us: Quantity | None = None
     send_us: Quantity | None = None
     ahead_us: Quantity | None = None
@@ -146,6 +160,25 @@ class EnginePreset(BaseModel):
     policy: dict[Chosen, str] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
     knobs: dict[str, Knob] = Field(default_factory=dict)
+
+    def dense_launch_ns(self, launch_ns: int, kernel_ns: int) -> int:
+        """What a layer's dense part costs on a card beside its bytes."""
+        graph = self.kernels.value * kernel_ns if self.kernels else 0.0
+        return round(self.dense_launches.value * launch_ns + graph)
+
+    def on(self, gpu: Gpu) -> EnginePreset:
+        """The engine on a card: times that follow the card are that card's."""
+        moved: dict[str, Quantity | None] = {}
+        if self.row_us is not None and self.row_at_tflops is not None:
+            slower = self.row_at_tflops.value / gpu.compute_tflops.value
+            moved |= {"row_us": _times(self.row_us, slower), "row_at_tflops": None}
+        if self.draft_us is not None and self.draft_at_gb_per_s is not None:
+            slower = (1 + self.draft_at_gb_per_s.value / gpu.mem_gb_per_s.value) / 2
+            moved |= {"draft_us": _times(self.draft_us, slower), "draft_at_gb_per_s": None}
+        if not moved:
+            return self
+        kept = {name: value for name, value in vars(self).items() if name in type(self).model_fields}
+        return type(self).model_construct(**(kept | moved))
 
     @cached_property
     def plan_ns(self) -> int:
@@ -231,6 +264,10 @@ class EnginePreset(BaseModel):
         if self.pcie_full_gb_per_s is not None:
             share *= min(1.0, link_mb_per_s / 1000 / self.pcie_full_gb_per_s.value)
         return int(256 * share)
+
+
+def _times(quantity: Quantity, factor: float) -> Quantity:
+    return quantity.model_copy(update={"value": quantity.value * factor, "spread": None})
 
 
 def list_engines() -> list[str]:

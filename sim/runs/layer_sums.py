@@ -95,6 +95,7 @@ class LayerSums:
         self._costs: dict[str, Costs] = {}
         self._known: dict[tuple[str, int, int], Parts] = {}
         self._reads: dict[str, int] = {}
+        self._engines: dict[str, EnginePreset] = {}
         self._dram = host.dram.shared_mb_per_s
 
     def count_as(self, other: LayerSums) -> None:
@@ -127,6 +128,12 @@ class LayerSums:
             machine = Machine.single(self.cards[card], self.geometry.n_layers)
             self._costs[card] = Costs.of(self.geometry, machine, self.preset)
         return self._costs[card]
+
+    def _engine(self, card: str) -> EnginePreset:
+        """The engine's times on a card."""
+        if card not in self._engines:
+            self._engines[card] = self.preset.on(self.cards[card].gpu)
+        return self._engines[card]
 
     def layer(self, card: str, layer: int, thirds: int) -> Parts:
         """One MoE layer over all passes.
@@ -192,7 +199,7 @@ class LayerSums:
 
     def _event(self, card: str, layer: int, thirds: int, n_rows: int, wanting: tuple[int, ...]) -> Parts:
         costs, preset = self.costs(card), self.preset
-        dense = costs.dense(layer, 0, n_rows) + (n_rows - 1) * preset.row_ns
+        dense = costs.dense(layer, 0, n_rows) + (n_rows - 1) * self._engine(card).row_ns
         fixed = costs.sync_ns[0] + preset.plan_ns + preset.combine_ns
         on_card = on_cpu = 0
         if thirds:
@@ -224,7 +231,8 @@ class LayerSums:
             head = rules.bytes_ns(self.geometry.head_bytes, self.costs(first).cpu_mb_per_s[PAGEABLE])
         else:
             head = self.costs(last).head_ns
-        drafts = sum((rows - 1) * times for rows, times in self._rows.items()) * preset.draft_ns
+        drafts = sum((rows - 1) * times for rows, times in self._rows.items())
+        drafts *= self._engine(last or first).draft_ns
         return Parts(passes * (self.costs(first).first_ns + head), fixed=passes * preset.pass_ns + drafts)
 
     def handoff(self, before: str, after: str) -> Parts:

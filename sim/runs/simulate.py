@@ -94,6 +94,7 @@ def prepare(
     spec = spec.settled(trace.geometry, profiles)
     preset = preset or load_engine(spec.engine)
     machine = _machine(trace.geometry, spec, profiles)
+    preset = preset.on(machine.cards[-1].gpu)
     context = Context(spec.depth, spec.kv_type)
     miss = _miss_mode(spec, preset)
     chosen = _policies(spec)
@@ -251,7 +252,7 @@ def simulate(
         ready = prepared("reference")
         engine = _ran(trace, spec, ready, timeline or watch, progress)
     sizes, host_plan = ready.cache.pool.size_of, ready.host_plan
-    made = manifest(trace, spec, ready.profiles, ready.preset) | {"start": ready.start}
+    made = manifest(trace, spec, ready.profiles, preset or load_engine(spec.engine)) | {"start": ready.start}
     result = engine.result(made, sum(sizes[key] for key in ready.placed))
     result.simulator = "reference" if ready.recorder is None else "kernel"
     result.load_ns = ns_for_bytes(host_plan.load_bytes, ready.machine.host.disk.seq_mb_per_s)

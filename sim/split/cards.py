@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from expert_residency.errors import SimError
-from expert_residency.hwmodels.profile import HardwareProfile
-from expert_residency.sim.timed import rules
+from expert_residency.hwmodels.profile import Gpu, HardwareProfile
+from expert_residency.sim.timed import attention, rules
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,12 @@ class Card:
         The same peer to peer; a rate of 0: the profile has none.
     root_port, root_port_mb_per_s
         Port that cards of the same name share; empty: its own.
+    attention_mb_per_s
+        Rate of KV cells.
+    kernel_ns
+        A kernel of a captured graph, at least.
+    gpu
+        The card in its profile.
     """
 
     name: str
@@ -52,6 +58,9 @@ class Card:
     p2p_mb_per_s: int = 0
     root_port: str = ""
     root_port_mb_per_s: int = 0
+    attention_mb_per_s: int = 1
+    kernel_ns: int = 0
+    gpu: Gpu | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, profile: HardwareProfile, family: str) -> Card:
@@ -76,6 +85,9 @@ class Card:
             handoff_mb_per_s=link.handoff_mb_per_s,
             p2p_ns=link.p2p_ns if p2p else 0,
             p2p_mb_per_s=link.p2p_mb_per_s if p2p else 0,
+            attention_mb_per_s=gpu.dense_gb_per_s.mb_per_s(attention.FAMILY),
+            kernel_ns=gpu.kernel_ns,
+            gpu=gpu,
         )
         if link.root_port is None:
             return card

@@ -15,14 +15,20 @@ import numpy.typing as npt
 
 from expert_residency.errors import SimError
 from expert_residency.hwmodels.units import ns_for_bytes
+from expert_residency.policies import create
+from expert_residency.policies.admission.strata_adaptive import StrataAdaptive
 from expert_residency.sim.choices.preset import MISS_MODES, EnginePreset
 from expert_residency.sim.split.cards import Card, HostSide
 from expert_residency.sim.split.curve import HitCurve
 from expert_residency.sim.split.memory import HostMode
+from expert_residency.sim.timed.costs import first_ns
 from expert_residency.text import check_known
 from expert_residency.traces import ModelGeometry
 
 Floats = npt.NDArray[np.float64]
+EXCHANGED = 0.1
+"""Pairs that a periodic policy finds worth exchanging, of a pass's misses: 0.08 to 0.12 of them in simulated runs
+of the adaptive tier with slots for 48 to 80 % of the experts; with fewer its limit binds."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,8 @@ class LayerTimes:
         RAM that experts may take; what of it cannot be page-locked is slower.
     store
         A card that only keeps experts, or None.
+    context_bytes
+        What attention reads in each layer's share of a pass.
     """
 
     def __init__(
@@ -89,6 +97,7 @@ class LayerTimes:
         mode: HostMode,
         ram_bytes: int,
         store: Store | None = None,
+        context_bytes: int = 0,
     ) -> None:
         check_known("miss mode", miss, MISS_MODES)
         if len(curve.distances) != geometry.n_layers or curve.experts != geometry.experts:
@@ -97,7 +106,7 @@ class LayerTimes:
                 f"{geometry.n_layers} x {geometry.experts}"
             )
         self.geometry, self.curve, self.host, self.preset = geometry, curve, host, preset
-        self.miss, self.store = miss, store
+        self.miss, self.store, self.context_bytes, self.mode = miss, store, context_bytes, mode
         held = geometry.all_expert_bytes if mode == "arena" else min(geometry.all_expert_bytes, max(ram_bytes, 0))
         self.pinned = 0.0 if mode == "mmap" else min(1.0, host.pin_limit_bytes / held) if held else 1.0
         """Share of RAM's experts that is page-locked."""
@@ -105,6 +114,7 @@ class LayerTimes:
         rate = host.page_cache_mb_per_s if mode == "mmap" else self._mixed(locked, host.pageable_mb_per_s)
         self.cpu_mb_per_s = min(rate, host.dram_mb_per_s)
         self._known: dict[tuple[Card, int, int, int], int] = {}
+        self._engines: dict[Card, EnginePreset] = {}
 
     def _mixed(self, locked: float, pageable: float) -> float:
         return 1.0 / (self.pinned / locked + (1.0 - self.pinned) / pageable)
@@ -151,32 +161,88 @@ class LayerTimes:
         float
             Ns.
         """
-        return self.fixed_ns(card, layer) + float(self._experts_ns(card, layer, np.asarray([slots]), level).mean())
+        return self.fixed_ns(card, layer) + float(self.events_ns(card, layer, slots, level).mean())
+
+    def events_ns(self, card: Card, layer: int, slots: int, level: int) -> Floats:
+        """Time of each event of the curve from the plan to the join.
+
+        Parameters
+        ----------
+        card, layer, slots, level
+            As `layer_ns` takes them.
+
+        Returns
+        -------
+        array (events,)
+            Ns.
+        """
+        return self._experts_ns(card, layer, np.asarray([slots]), level)[:, 0]
 
     def fixed_ns(self, card: Card, layer: int) -> int:
         """What a layer costs whatever is resident: dense part, router, plan, join."""
         preset, geometry = self.preset, self.geometry
-        dense = round(preset.dense_launches.value * card.launch_ns)
-        read = ns_for_bytes(geometry.dense_bytes[layer], card.dense_mb_per_s)
+        dense = preset.dense_launch_ns(card.launch_ns, card.kernel_ns)
+        read = ns_for_bytes(geometry.dense_bytes[layer], self._dense_mb_per_s(card))
         if geometry.expert_params and self.curve.rows > 1:
             params = geometry.dense_bytes[layer] * geometry.expert_params / geometry.expert_bytes[layer]
             read = max(read, round(2 * params * self.curve.rows / card.flop_per_ns))
-        more_rows = round((self.curve.rows - 1) * preset.row_ns)
+        more_rows = round((self.curve.rows - 1) * self._engine(card).row_ns)
         sync = card.sync_ns if preset.syncs == "layer" else 0
+        read += ns_for_bytes(self.context_bytes, card.attention_mb_per_s)
         return dense + read + more_rows + sync + preset.plan_ns + preset.combine_ns
 
     @property
     def overhead_ns(self) -> int:
-        """What a pass costs beside its layers: drafting, sampling, bookkeeping."""
-        return self.preset.pass_ns + round((self.curve.rows - 1) * self.preset.draft_ns)
+        """What a pass costs beside its layers whatever card is last: sampling, bookkeeping."""
+        return self.preset.pass_ns
+
+    def exchange_ns(self, card: Card, missed: float) -> int:
+        """What a pass waits for residents that a periodic policy exchanged, where the engine waits.
+
+        Parameters
+        ----------
+        card
+            Whose slots they go to.
+        missed
+            Distinct look-ups of a pass that no slot holds.
+
+        Returns
+        -------
+        int
+            Ns.
+        """
+        name = self.preset.policy.get("admission", "")
+        policy = create("admission", name) if self.preset.adapt_waits and name else None
+        if not isinstance(policy, StrataAdaptive):
+            return 0
+        pairs = min(policy.swaps / policy.every, EXCHANGED * missed)
+        size = sum(self.geometry.expert_bytes) / self.geometry.n_layers
+        ns = size * 1000 / card.h2d_mb_per_s
+        if self.mode in ("resident", "budget"):  # the victim goes the other way first
+            ns += size * 1000 / card.d2h_mb_per_s
+        return round(pairs * ns)
 
     def head_ns(self, card: Card) -> int:
-        """Output head on the last card."""
-        return ns_for_bytes(self.geometry.head_bytes, card.dense_mb_per_s)
+        """Output head and drafting on the last card."""
+        drafts = round((self.curve.rows - 1) * self._engine(card).draft_ns)
+        return ns_for_bytes(self.geometry.head_bytes, self._dense_mb_per_s(card)) + drafts
+
+    def _engine(self, card: Card) -> EnginePreset:
+        """The engine's times on a card."""
+        if card.gpu is None:
+            return self.preset
+        if card not in self._engines:
+            self._engines[card] = self.preset.on(card.gpu)
+        return self._engines[card]
 
     def first_ns(self, card: Card) -> int:
         """Layers without experts, on the first card."""
-        return ns_for_bytes(self.geometry.dense_only_bytes, card.dense_mb_per_s)
+        launches = self.preset.dense_launch_ns(card.launch_ns, card.kernel_ns)
+        read = ns_for_bytes(self.geometry.dense_only_bytes, self._dense_mb_per_s(card))
+        return first_ns(self.geometry, launches, read)
+
+    def _dense_mb_per_s(self, card: Card) -> int:
+        return card.h2d_mb_per_s if self.preset.streams_dense else card.dense_mb_per_s
 
     def _experts_ns(self, card: Card, layer: int, slots: npt.NDArray[np.int_], level: int) -> Floats:
         """(events, sizes) time from the plan to the join, for each of the cache sizes `slots`."""

@@ -100,5 +100,7 @@ def _lean(profile: HardwareProfile) -> HardwareProfile:
 
 def _lean_preset(preset: EnginePreset) -> EnginePreset:
     return preset.model_copy(
-        update=dict.fromkeys(("plan_us", "combine_us", "dense_launches", "expert_launches", "pass_us"), NOTHING)
+        update=dict.fromkeys(
+            ("plan_us", "combine_us", "dense_launches", "expert_launches", "kernels", "pass_us"), NOTHING
+        )
     )

@@ -1,9 +1,10 @@
 """Time of attention over the context: what each pass reads of keys and values, by the length that it has reached.
 
 Every pass reads the KV cells of its request from first to last position once, in every layer that attends over all
-of them, and the last `window_tokens` in layers with a window; latent attention has its one vector a cell, and
-recurrent layers read a state whose size does not grow, which is in the dense rate. Rows of one pass share the
-reading. The bytes are spread evenly over the MoE layers: which layer attends how is not told apart. A calibrated
+of them, and the last `window_tokens` in layers with a window; with an index it is the index that is read in full,
+and the `SELECTED_CELLS` cells that it chooses; latent attention has its one vector a cell, and recurrent layers
+read a state whose size does not grow, which is in the dense rate. Rows of one pass share the reading.
+The bytes are spread evenly over the MoE layers: which layer attends how is not told apart. A calibrated
 card has measured times (`attention_us_by_bytes`); otherwise the rate is the card's for dense bf16 weights, a prior
 for attention kernels: from DGX Spark's published decode of gpt-oss-120b at 0, 4k, 16k and 32k tokens of context
 (57.8, 54.7, 48.3, 42.9 tokens/s) it comes out as 154, 178 and 201 GB/s of 273.
@@ -27,6 +28,8 @@ from expert_residency.traces.session import KV_TYPES
 FAMILY = "bf16"
 """Rate of the card's that KV is read at."""
 MOST_TOKENS = 1 << 31
+SELECTED_CELLS = 2048
+"""Cells that sparse attention reads in full, once its index has chosen them (DeepSeek-V3.2; assumed of others)."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,11 @@ def kv_bytes(geometry: ModelGeometry, length: npt.NDArray[np.int64], kv_type: st
     shape = geometry.session_shape
     if shape is None:
         return np.zeros(len(length), dtype=np.int64)
-    whole = shape.kv_layers * shape.cell_bytes(kv_type) + shape.index_cell_bytes + shape.rope_cell_bytes
+    cells = np.minimum(length, SELECTED_CELLS) if shape.index_cell_bytes else length
+    whole = shape.kv_layers * shape.cell_bytes(kv_type) * cells
+    beside = (shape.index_cell_bytes + shape.rope_cell_bytes) * length
     window = shape.window_layers * shape.window_cell_bytes(kv_type)
-    total = whole * length + window * np.minimum(length, shape.window_tokens)
+    total = whole + beside + window * np.minimum(length, shape.window_tokens)
     return np.asarray(total // geometry.n_layers, dtype=np.int64)
 
 

@@ -16,6 +16,29 @@ from expert_residency.sim.timed.machine import Machine
 from expert_residency.traces import ModelGeometry
 
 
+def first_ns(geometry: ModelGeometry, launches_ns: int, read_ns: int) -> int:
+    """Layers without experts, before the first that has them.
+
+    Parameters
+    ----------
+    geometry
+        The model.
+    launches_ns
+        Launches of one layer.
+    read_ns
+        Reading their weights.
+
+    Returns
+    -------
+    int
+        Ns.
+    """
+    without = max(0, geometry.total_layers - geometry.n_layers)
+    if without >= geometry.n_layers:  # blocks are a mixer or experts: those beside experts are counted with them
+        without -= geometry.n_layers
+    return without * launches_ns + read_ns
+
+
 @dataclass(frozen=True)
 class Costs:
     """Tables over layers (L) and cards (C).
@@ -92,8 +115,12 @@ class Costs:
         """
         family = geometry.quant_family
         cards = machine.cards
-        dense_rate = [card.gpu.dense_gb_per_s.mb_per_s(family) for card in cards]
+        dense_rate = [
+            card.link.h2d_mb_per_s if preset.streams_dense else card.gpu.dense_gb_per_s.mb_per_s(family)
+            for card in cards
+        ]
         launch = [card.gpu.launch_ns for card in cards]
+        beside = [preset.dense_launch_ns(card.gpu.launch_ns, card.gpu.kernel_ns) for card in cards]
         bits = 8 * geometry.expert_bytes[0] / geometry.expert_params if geometry.expert_params else 0.0
         cpu = machine.host.cpu
         rates = [cpu.expert_mb_per_s(source, family) for source in cpu_sources]
@@ -112,7 +139,7 @@ class Costs:
         seldom = preset.syncs == "cpu"  # the ids go to the host only where it computes
         return cls(
             dense_ns=[
-                round(preset.dense_launches.value * launch[card]) + read(nbytes, card)
+                beside[card] + read(nbytes, card)
                 for nbytes, card in zip(geometry.dense_bytes, machine.layer_card, strict=True)
             ],
             dense_flop=[int(2 * 8 * nbytes / bits) if bits else 0 for nbytes in geometry.dense_bytes],
@@ -129,7 +156,9 @@ class Costs:
             cpu_flop_per_ns=round(cpu.arithmetic.value),
             dispatch_ns=cpu.dispatch_ns + preset.cpu_layer_ns + (max(sync) if seldom else 0),
             head_ns=read(geometry.head_bytes, last) if geometry.head_bytes else 0,
-            first_ns=read(geometry.dense_only_bytes, 0) if geometry.dense_only_bytes else 0,
+            first_ns=first_ns(
+                geometry, beside[0], read(geometry.dense_only_bytes, 0) if geometry.dense_only_bytes else 0
+            ),
             row_bytes=geometry.token_handoff_bytes,
             machine=machine,
         )

@@ -70,7 +70,7 @@ def predict_ms(
     float
         Ms.
     """
-    layers, size = geometry.n_layers, geometry.expert_bytes[0]
+    layers, size, preset = geometry.n_layers, geometry.expert_bytes[0], preset.on(profile.gpu)
     once = union(window.rows) / window.rows
     rate = processor * profile.cpu.expert_mb_per_s(source_of(window.run), geometry.quant_family)
     link = float(profile.link.h2d_mb_per_s)

@@ -19,7 +19,7 @@ NEAR = 0.25
 """Error under which nine of ten rows are wanted."""
 CAUSES = (
     (r"RTX 3080 12 GB", "the row does not say how it ran: slower than the same on an RTX 3060"),
-    (r"krasis", "an engine measured on this machine only: what a layer costs it no other row says"),
+    (r"krasis", "an engine measured on this machine only: its times are llama.cpp's, no other row says more"),
     (r"threads on one node", "all threads on one of four nodes: remote reads cost more than the lost channels"),
     (r"Pro Vega II", "llama.cpp on macOS and an AMD card, which no other row has"),
     (r"RX 7900 XTX \+ Ryzen", "HIP through WSL2, which no other machine has"),

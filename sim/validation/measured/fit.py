@@ -1,113 +1,163 @@
 """Constants from rows: Gauss and Newton's steps on logarithms, robust against rows far off, held by priors.
 
-A machine counts as the square root of its rows, so that one report with many rows does not decide.
+Prices are the product's, so slopes are taken once about the constants that ship, row by row over those that a row
+uses; what the other machines make of the constants, with one machine left out, is found on these slopes. A machine
+counts as the square root of its rows, so that one report with many rows does not decide.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from expert_residency.sim.validation.measured.arrays import BoolArray, FloatArray
-from expert_residency.sim.validation.measured.constants import PRIORS, SPREADS
-from expert_residency.sim.validation.measured.formula import Formula
+from expert_residency.sim.validation.measured.constants import CONSTANTS, NAMES, PRIORS, SHIPPED, SPREADS
+from expert_residency.sim.validation.measured.price import Price, Priced
 
 NOISE = 0.2
 """Of a speed: how far runs alike in all that a row says are apart (logarithm): 4 to 40 % in these reports."""
-HITS_NOISE, HITS_WEIGHT = 0.5, 1.0
+HITS_NOISE = 0.5
 """Of the logarithm of the odds of a hit."""
 _FAR = 1.2
-_STEP = 1e-3
+_STEP = 1e-2
+_STEPS = 30
 
 
-class Fit:
-    """Rows that constants may be taken from.
+@dataclass(frozen=True)
+class RowSlopes:
+    """One row about the constants that ship, logarithms.
 
     Parameters
     ----------
-    formula
-        The rows.
-    measured_ms : (rows,)
-        A token's time.
-    machines
-        Of each row.
+    ms
+        Of a token.
+    odds
+        Simulated over counted odds of a hit, 0 where a row counts none.
+    by, odds_by : (constants,)
+        What a constant changes of them.
+    counts
+        Whether the row counts hits.
     """
 
-    def __init__(self, formula: Formula, measured_ms: FloatArray, machines: Sequence[str]) -> None:
-        self.formula, self.target = formula, np.log(measured_ms)
-        counts = Counter(machines)
-        self.weight = np.array([1 / np.sqrt(counts[name]) for name in machines])
-        given, generated = formula.hits, formula.generated
-        self.counted = formula.windows & (given < 1) & (generated > 0) & (generated < 1)  # not where hits are NaN
-
-    def _off(self, logs: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """How far off times and hits are (logarithms), 0 where a row gives no hits."""
-        ms, windows = self.formula.ms(PRIORS * np.exp(logs))
-        hits, simulated = (np.clip(x, 0.001, 0.999) for x in (windows.hits, windows.simulated))
-        odds = np.log(simulated / (1 - simulated)) - np.log(hits / (1 - hits))
-        return np.log(ms) - self.target, np.where(self.counted, odds, 0.0)
-
-    def __call__(self, use: BoolArray, start: FloatArray | None = None, most_steps: int = 12) -> FloatArray:
-        """Logarithms of constants over priors.
-
-        Parameters
-        ----------
-        use : (rows,)
-            Rows that may be seen.
-        start : (constants,)
-            Where to begin; the priors by default.
-        most_steps
-            Steps at most.
-
-        Returns
-        -------
-        array (constants,)
-            0 where the prior stands.
-        """
-        logs = np.zeros(len(PRIORS)) if start is None else start.copy()
-        weight = np.where(use, self.weight, 0.0) / NOISE**2
-        hits_weight = HITS_WEIGHT * np.where(use & self.counted, self.weight, 0.0) / HITS_NOISE**2
-        damping, now = 1e-3, self._cost(logs, weight, hits_weight)
-        for _ in range(most_steps):
-            off, odds = self._off(logs)
-            slopes, hit_slopes = self._slopes(logs, off, odds)
-            trusted = weight * np.minimum(1, _FAR * NOISE / np.maximum(abs(off), 1e-9))
-            hit_trusted = hits_weight * np.minimum(1, _FAR * HITS_NOISE / np.maximum(abs(odds), 1e-9))
-            curvature = slopes.T @ (trusted[:, None] * slopes) + hit_slopes.T @ (hit_trusted[:, None] * hit_slopes)
-            curvature += np.diag(1 / SPREADS**2)
-            pull = slopes.T @ (trusted * off) + hit_slopes.T @ (hit_trusted * odds) + logs / SPREADS**2
-            for _ in range(8):
-                step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), pull)
-                tried = logs - np.clip(step, -1, 1)
-                cost = self._cost(tried, weight, hits_weight)
-                if cost < now:
-                    break
-                damping *= 4
-            else:
-                return logs
-            better, logs, now, damping = now - cost, tried, cost, damping / 3
-            if better < 1e-4 * now:
-                break
-        return logs
-
-    def _slopes(self, logs: FloatArray, off: FloatArray, odds: FloatArray) -> tuple[FloatArray, FloatArray]:
-        slopes, hit_slopes = np.zeros((len(off), len(logs))), np.zeros((len(off), len(logs)))
-        for number in range(len(logs)):
-            moved = logs.copy()
-            moved[number] += _STEP
-            there, hits_there = self._off(moved)
-            slopes[:, number], hit_slopes[:, number] = (there - off) / _STEP, (hits_there - odds) / _STEP
-        return slopes, hit_slopes
-
-    def _cost(self, logs: FloatArray, weight: FloatArray, hits_weight: FloatArray) -> float:
-        off, odds = self._off(logs)
-        total = weight @ _huber(off, NOISE) + hits_weight @ _huber(odds, HITS_NOISE)
-        return float(total + 0.5 * ((logs / SPREADS) ** 2).sum())
+    ms: float
+    odds: float
+    by: FloatArray
+    odds_by: FloatArray
+    counts: bool
 
 
-def _huber(off: FloatArray, noise: float) -> FloatArray:
-    """Half the square of what is near, straight beyond."""
-    size, near = abs(off), _FAR * noise
-    return np.asarray(np.where(size <= near, off**2 / 2, near * (size - near / 2)))
+@dataclass(frozen=True)
+class Slopes:
+    """Rows about the constants that ship, logarithms.
+
+    Parameters
+    ----------
+    off, odds : (rows,)
+        Predicted over measured time, and simulated over counted odds of a hit (0 where a row counts none).
+    by, odds_by : (rows, constants)
+        What a constant changes of them.
+    counted : (rows,)
+        Rows that count hits.
+    """
+
+    off: FloatArray
+    odds: FloatArray
+    by: FloatArray
+    odds_by: FloatArray
+    counted: BoolArray
+
+
+def row_slopes(row: Priced, at: FloatArray = SHIPPED) -> RowSlopes:
+    """A row's price, and what each constant does to it, by differences of 1 %."""
+    price = row(named(at))
+    counts, by, odds_by = _counts(row, price), np.zeros(len(NAMES)), np.zeros(len(NAMES))
+    odds = _odds(price.windows.simulated) - _odds(price.windows.hits) if counts and price.windows else 0.0
+    for number in row.used:
+        values = at.copy()
+        values[number] *= np.exp(_STEP)
+        moved = row(named(values))
+        by[number] = np.log(moved.ms / price.ms) / _STEP
+        if counts and moved.windows and price.windows:
+            odds_by[number] = (_odds(moved.windows.simulated) - _odds(price.windows.simulated)) / _STEP
+    return RowSlopes(float(np.log(price.ms)), odds, by, odds_by, counts)
+
+
+def slopes(found: Sequence[RowSlopes], measured_ms: FloatArray) -> Slopes:
+    """Those of many rows together.
+
+    Parameters
+    ----------
+    found
+        Of each row.
+    measured_ms : (rows,)
+        Of a token.
+
+    Returns
+    -------
+    Slopes
+        In the same order.
+    """
+    return Slopes(
+        np.array([one.ms for one in found]) - np.log(measured_ms), np.array([one.odds for one in found]),
+        np.array([one.by for one in found]), np.array([one.odds_by for one in found]),
+        np.array([one.counts for one in found], dtype=np.bool_),
+    )  # fmt: skip
+
+
+def named(values: FloatArray) -> dict[str, float]:
+    """Constants by name."""
+    return dict(zip(NAMES, values.tolist(), strict=True))
+
+
+def _counts(row: Priced, price: Price) -> bool:
+    found = price.windows
+    given = row.knobs.hit_pct is not None and row.knobs.hit_pct < 100
+    return found is not None and given and 0 < found.simulated < 1
+
+
+def _odds(share: float) -> float:
+    held = min(max(share, 0.001), 0.999)
+    return float(np.log(held / (1 - held)))
+
+
+def weights(machines: Sequence[str]) -> FloatArray:
+    """Of each row: one over the square root of its machine's rows."""
+    counts = Counter(machines)
+    return np.array([1 / np.sqrt(counts[name]) for name in machines])
+
+
+def most_likely(found: Slopes, weight: FloatArray, at: FloatArray = SHIPPED) -> FloatArray:
+    """Constants by rows of some weight and by their priors.
+
+    Parameters
+    ----------
+    found
+        Slopes about `at`.
+    weight : (rows,)
+        0: not seen.
+    at : (constants,)
+        Where slopes were taken.
+
+    Returns
+    -------
+    array (constants,)
+        Logarithms over `at`.
+    """
+    here = np.zeros(len(CONSTANTS))
+    start = np.log(at / PRIORS)
+    for _ in range(_STEPS):
+        off, odds = found.off + found.by @ here, found.odds + found.odds_by @ here
+        trusted = weight / NOISE**2 * np.minimum(1, _FAR * NOISE / np.maximum(abs(off), 1e-9))
+        hits = np.where(found.counted, weight, 0.0) / HITS_NOISE**2
+        hits *= np.minimum(1, _FAR * HITS_NOISE / np.maximum(abs(odds), 1e-9))
+        curvature = found.by.T @ (trusted[:, None] * found.by) + found.odds_by.T @ (hits[:, None] * found.odds_by)
+        curvature += np.diag(1 / SPREADS**2)
+        pull = found.by.T @ (trusted * off) + found.odds_by.T @ (hits * odds) + (start + here) / SPREADS**2
+        step = np.linalg.solve(curvature, pull)
+        here = here - np.clip(step, -1, 1)
+        if abs(step).max() < 1e-5:
+            break
+    return here

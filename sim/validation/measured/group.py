@@ -8,16 +8,19 @@ from functools import cache
 
 import numpy as np
 
-from expert_residency.sim.validation.measured.arrays import FloatArray
-from expert_residency.sim.validation.measured.constants import NAMES, PRIORS
-from expert_residency.sim.validation.measured.fit import Fit
-from expert_residency.sim.validation.measured.formula import Formula
+from expert_residency.sim.validation.measured.constants import SHIPPED
+from expert_residency.sim.validation.measured.fit import (
+    RowSlopes,
+    Slopes,
+    most_likely,
+    named,
+    row_slopes,
+    slopes,
+    weights,
+)
 from expert_residency.sim.validation.measured.machines import held_out
+from expert_residency.sim.validation.measured.price import Priced
 from expert_residency.sim.validation.measured.questions import Question, questions
-from expert_residency.sim.validation.measured.terms import terms_of
-
-_STEPS = 5
-"""From the fit of all rows: what one machine changes is little."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,18 @@ class Answer:
         return "hits given" if self.hits is not None else "hits not given"
 
 
+_SLOPES: dict[int, tuple[Question, Priced, RowSlopes]] = {}
+"""Of shipped rows, by identity: what a user's rows are compared with is priced once."""
+
+
+def _priced(asked: Question) -> tuple[Priced, RowSlopes]:
+    known = _SLOPES.get(id(asked))
+    if known is None:
+        row = Priced(asked)
+        known = _SLOPES[id(asked)] = (asked, row, row_slopes(row))
+    return known[1], known[2]
+
+
 def answers(asked: Sequence[Question]) -> list[Answer]:
     """Each row by constants of the rows of machines that cannot be its own.
 
@@ -65,22 +80,25 @@ def answers(asked: Sequence[Question]) -> list[Answer]:
     list of Answer
         In the same order.
     """
-    formula = Formula([terms_of(one) for one in asked])
+    rows = [_priced(one) for one in asked]
     names = [one.machine.name for one in asked]
-    fit = Fit(formula, np.array([1000 / one.row.tok_s for one in asked]), names)
+    found, weight = _slopes(asked), weights(names)
     made: dict[int, Answer] = {}
     for name in dict.fromkeys(names):
         use = np.array([not held_out(name, other) for other in names])
-        values = PRIORS * np.exp(fit(use, most_steps=_STEPS))
-        ms, windows = formula.ms(values)
+        values = named(SHIPPED * np.exp(most_likely(found, np.where(use, weight, 0.0))))
         for number in [i for i, other in enumerate(names) if other == name]:
-            moves = bool(formula.windows[number])
-            given = moves and not np.isnan(formula.hits[number])
+            price, one = rows[number][0](values), asked[number]
+            given = price.windows is not None and one.knobs.hit_pct is not None
             made[number] = Answer(
-                asked[number], float(1000 / ms[number]), float(windows.hits[number]) if given else None,
-                float(windows.simulated[number]) if moves else None,
+                one, 1000 / price.ms, price.windows.hits if given and price.windows else None,
+                price.windows.simulated if price.windows else None,
             )  # fmt: skip
     return [made[number] for number in range(len(asked))]
+
+
+def _slopes(asked: Sequence[Question]) -> Slopes:
+    return slopes([_priced(one)[1] for one in asked], np.array([1000 / one.row.tok_s for one in asked]))
 
 
 @cache
@@ -91,7 +109,5 @@ def shipped_answers() -> tuple[Answer, ...]:
 
 def constants_of(asked: Sequence[Question]) -> dict[str, float]:
     """The constants that all rows give together, by name."""
-    formula = Formula([terms_of(one) for one in asked])
-    fit = Fit(formula, np.array([1000 / one.row.tok_s for one in asked]), [one.machine.name for one in asked])
-    values: FloatArray = PRIORS * np.exp(fit(np.ones(len(asked), dtype=np.bool_)))
-    return dict(zip(NAMES, values.tolist(), strict=True))
+    at = most_likely(_slopes(asked), weights([one.machine.name for one in asked]))
+    return named(SHIPPED * np.exp(at))

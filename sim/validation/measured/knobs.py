@@ -19,6 +19,8 @@ ENGINES = {
 _K = 1024
 _WORKERS = r"(?:(?<=pool-workers )|(?<=workers ))(\d+)|(\d+) (?:CPU )?workers"
 _FEWEST_TOKENS = 32
+_FIRST = r"first answer|\bcold\b|run1|^short \d+ tok"
+"""The last: a report that begins with a short prompt, goes on cold with a long one, then with its sequel."""
 _BENCH_OUTPUT = (0, 128)
 """Tokens written where `context/depth` is a depth, as llama-bench takes it; elsewhere it is the room reserved."""
 
@@ -66,6 +68,8 @@ class Knobs:
         Whether residents were chosen by a profile of the very prompts that ran.
     budget_gib
         Memory that experts may have; 0: all that they want.
+    dense
+        Quantization of what is not experts, where an engine makes it itself; empty: as the row's file.
     """
 
     engine: str
@@ -86,6 +90,7 @@ class Knobs:
     first: bool = False
     own_profile: bool = False
     budget_gib: int = 0
+    dense: str = ""
 
 
 def knobs_of(row: MeasuredRun) -> Knobs | str:
@@ -161,7 +166,7 @@ def _strata(row: MeasuredRun, knobs: Knobs) -> Knobs | str:
         floor=float(floor[1]) if floor else 0.5, window=_number(r"\bspec (\d+)", said) or 4,
         budget_gib=int(budget[1]) if budget else 0,
         mapped=(knobs.mapped or "in place" in row.mode) and not complement,
-        complement=bool(complement), first=bool(re.search(r"first answer|\bcold\b|run1", row.workload)),
+        complement=bool(complement), first=bool(re.search(_FIRST, row.workload)),
     )  # fmt: skip
 
 
@@ -175,10 +180,10 @@ def _slots(row: MeasuredRun) -> int:
 
 
 def _krasis(row: MeasuredRun, knobs: Knobs) -> Knobs | str:
-    if "pure CPU" in row.mode:
-        return replace(knobs, where="cpu")
+    if "pure CPU" in row.mode:  # attention too (BENCHMARKS.md: bf16 since the NUMA work, INT8 before)
+        return replace(knobs, where="cpu", dense="BF16")
     return (
-        replace(knobs, where="layers", layers_on_cpu=1 << 15)
+        replace(knobs, where="layers", layers_on_cpu=1 << 15, dense="Q8_0")
         if "HCS off" in row.mode
         else ("how many experts its hot set held is not printed")
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from expert_residency.errors import HardwareError
 from expert_residency.hwmodels.parts.compose import parse_link
@@ -35,10 +35,12 @@ class Rig:
         Memory of the host; 0 where the row does not say.
     link_gb_per_s
         What copies reach: a probe's figure, else by generation and lanes.
-    link_known
-        Whether the row says so.
+    link_probed
+        Whether the row prints a probe's figure.
     workers
         Threads of the pool where the row says how many, else 0.
+    words
+        The machine as users name it: `CARD:cpu=...,ram=...,link=...`.
     """
 
     name: str
@@ -49,8 +51,9 @@ class Rig:
     ram_gb_per_s: float
     ram_gib: float
     link_gb_per_s: float
-    link_known: bool
+    link_probed: bool
     workers: int
+    words: str
 
     @property
     def cores(self) -> int:
@@ -73,8 +76,32 @@ def machine_of(row: MeasuredRun) -> Rig | str:
     name = card.label if card.shared else f"{card.label} + {cpu.label if cpu else _unnamed(row.cpu)}"
     return Rig(
         name, card, max(1, row.n_gpus), cpu, sockets, _memory(row.ram, cpu, sockets), _size(row.ram), link[0],
-        link[1], _workers(row.cpu),
+        link[1], _workers(row.cpu), _words(row, card, cpu, sockets),
     )  # fmt: skip
+
+
+_NODES = 4
+"""NUMA nodes of a processor that has several (EPYC 7002, Threadripper 3990X)."""
+_ROOMY_GIB = 1024
+"""Of memory where a row does not say how much: what ran had room."""
+
+
+def _words(row: MeasuredRun, card: GpuRow, cpu: CpuRow | None, sockets: int) -> str:
+    """The machine in the product's own words."""
+    said = [f"cpu={sockets}x-{cpu.name}" if sockets > 1 else f"cpu={cpu.name}"] if cpu else []
+    if cpu is not None and not card.shared:
+        speed, channels = _fitted(row.ram, cpu)
+        if "on one node" in row.workload:  # its channels and cores are what its threads have
+            channels = max(1, channels // _NODES)
+            said.append(f"workers={max(1, cpu.cores // _NODES)}")
+        size = _size(row.ram) or _ROOMY_GIB
+        said.append(f"ram={size:g}GiB@{speed}x{channels}" if speed and channels else f"ram={size:g}GiB")
+    if (found := re.search(r"PCIe(\d) x(\d+)", row.link)) and not card.shared and card.arch != "cpu":
+        said.append(f"link={found[1]}.0x{found[2]}")
+    if "WSL" in row.ram and not card.shared:
+        said.append("os=wsl2")
+    name = "none" if card.arch == "cpu" else card.name
+    return name + (":" if said else "") + ",".join(said)
 
 
 def _without_card(row: MeasuredRun) -> Rig | str:
@@ -84,7 +111,9 @@ def _without_card(row: MeasuredRun) -> Rig | str:
         return f"no data sheet of the processor {row.cpu}"
     ram = _memory(row.ram, cpu, sockets)
     card = GpuRow(cpu.name, cpu.label, "cpu", True, 1024.0, ram, 0.0, "", 0.0, "", cpu.source)
-    return Rig(cpu.label, card, 1, cpu, sockets, ram, _size(row.ram), ram / 2, False, _workers(row.cpu))
+    # the size decides nothing but whether it fits, and it ran
+    words = _words(row, replace(card, shared=False), cpu, sockets)
+    return Rig(cpu.label, card, 1, cpu, sockets, ram, _size(row.ram), ram / 2, False, _workers(row.cpu), words)
 
 
 def held_out(one: str, other: str) -> bool:
@@ -127,10 +156,14 @@ def _memory(text: str, cpu: CpuRow | None, sockets: int) -> float:
     """Theory of all channels in GB/s: as fitted, or the fastest that the processor's maker names."""
     if cpu is None:
         return 0.0
-    speed = re.search(r"DDR\d-(\d{4})", text)
-    channels = re.search(r"(\d+)-ch", text)
-    per_socket = int(channels[1]) if channels else cpu.channels
-    return sockets * per_socket * 8 * (int(speed[1]) if speed else cpu.mt_per_s) / 1000
+    speed, channels = _fitted(text, cpu)
+    return sockets * channels * 8 * speed / 1000
+
+
+def _fitted(text: str, cpu: CpuRow) -> tuple[int, int]:
+    """MT/s and channels of one processor."""
+    speed, channels = re.search(r"DDR\d-(\d{4})", text), re.search(r"(\d+)-ch", text)
+    return int(speed[1]) if speed else cpu.mt_per_s, int(channels[1]) if channels else cpu.channels
 
 
 def _size(text: str) -> float:
@@ -145,5 +178,5 @@ def _link(text: str, card: GpuRow) -> tuple[float, bool]:
     if found := re.search(r"([\d.]+) GB/s", text):
         return float(found[1]), "SSD" not in text
     if found := re.search(r"PCIe(\d) x(\d+)", text):
-        return parse_link(f"{found[1]}.0x{found[2]}")[1], True
+        return parse_link(f"{found[1]}.0x{found[2]}")[1], False
     return (parse_link(card.link)[1] if card.link else card.mem_gb_per_s / 2), False

@@ -38,19 +38,31 @@ _KEPT_LARGE = "Q8_0"
 """Of Unsloth's mixes of 4 bits and more: what they keep attention and shared experts in."""
 
 
-def geometry_of(model: str, quant: str) -> ModelGeometry | str:
+def geometry_of(model: str, quant: str, dense: str = "") -> ModelGeometry | str:
     """The sizes of a row's weights, or what is missing in words.
 
     Parameters
     ----------
     model, quant
         As published.
+    dense
+        Packaged quantization of all that is not experts, if another.
 
     Returns
     -------
     ModelGeometry or str
         Sizes; of a mix that is not packaged, the nearest one's scaled by the bits of a weight.
     """
+    found = _of_file(model, quant)
+    if isinstance(found, str) or not dense:
+        return found
+    other = load_model(found.name, dense)
+    return replace(
+        found, dense_bytes=other.dense_bytes, dense_only_bytes=other.dense_only_bytes, head_bytes=other.head_bytes
+    )
+
+
+def _of_file(model: str, quant: str) -> ModelGeometry | str:
     plain = re.sub(r"[\s_]+", "-", model.lower())
     name = next((name for pattern, name in SHAPES if re.search(pattern, plain)), None)
     if name is None:

@@ -61,7 +61,7 @@ def question_of(row: MeasuredRun) -> Question | Unasked:
     knobs = knobs_of(row)
     if isinstance(knobs, str):
         return Unasked(row, knobs)
-    geometry = geometry_of(row.model, row.quant)
+    geometry = geometry_of(row.model, row.quant, knobs.dense)
     if isinstance(geometry, str):
         return Unasked(row, geometry)
     machine = machine_of(row)
