@@ -191,6 +191,8 @@ CASES: dict[str, dict[str, Any]] = {
         "--link": (HERE, HERE + " --link 3.0x4"),
         "--context": tuple(f"{LONG} --context {n}" for n in (4_096, 100_000)),
         "--kv-type": tuple(f"{LONG} --context 100000 --kv-type {kv}" for kv in ("fp16", "q4_0")),
+        "--cache-type-k": tuple(f"{LONG} --context 100000{more}" for more in ("", " -ctk q4_0")),
+        "--cache-type-v": tuple(f"{LONG} --context 100000{more}" for more in ("", " -ctv q4_0")),
         "--session": (ADVICE, ADVICE.replace("1GiB", "20GiB")),
         "--headroom": Refused("--engine generic --headroom 1GB"),
         "--acceptance": Refused("--acceptance 2"), "--trace": (ADVICE, ADVICE + " --trace <in>/tiny.parquet"),
@@ -327,6 +329,8 @@ CASES: dict[str, dict[str, Any]] = {
         json="--json other.json",
         simulator=Whole(PLAIN, PLAIN + " --simulator kernel", "sim.runs.simulate:simulate"),
         timeline="--timeline t.json",
+        cache_type_k=(f"{CARD} --depth 4096", f"{CARD} --depth 4096 -ctk q8_0"),
+        cache_type_v=(f"{CARD} --depth 4096 -ctk q8_0", f"{CARD} --depth 4096 -ctk q8_0 -ctv q4_0"),
     ),
     "score": {
         **{option: Refused(f"--trace <in>/tiny.parquet {words}") for option, words in (
@@ -346,6 +350,7 @@ CASES: dict[str, dict[str, Any]] = {
         "--machine": "--machine rtx-5070-7600",
         "--host": "--host mmap", "--headroom": "--headroom 11GB", "--session": "--session 2GiB",
         "--context": alone(FLASH, FLASH + " --context 65536"), "--kv-type": alone(FLASH, FLASH + " --kv int8"),
+        "--cache-type-k": alone(FLASH, FLASH + " -ctk q8_0"), "--cache-type-v": alone(FLASH, FLASH + " -ctv q8_0"),
         "--kv-resident": alone(*(FLASH + f" --context 65536 --kv-resident {n}" for n in (0, 20480))),
         "--draft": alone(FLASH, FLASH + " --draft"),
         "--carve": alone(SPLIT + " --count 2", SPLIT + " --count 2 --carve"),
@@ -357,6 +362,7 @@ CASES: dict[str, dict[str, Any]] = {
         "--store": alone(*(SPLIT + p for p in ("", " --store rtx-3090"))),
         "--trace": "--trace <in>/tiny.parquet", "--format": Refused("--trace <in>/tiny.parquet --format nothing"),
         "--simulate": "--simulate 1",
+        "--cpu-moe": alone(RULES + " --n-cpu-moe 2", RULES + " --cpu-moe"),
         "--n-cpu-moe": alone(RULES + " --n-cpu-moe 2", RULES + " --n-cpu-moe 3"),
         "-ot": alone(*(RULES + rf" -ot blk\.{n}\.=CPU" for n in ("3", "[3-9]"))),
         "-ts": alone(*(RULES + f" --n-cpu-moe 2 -ts {n}" for n in ("12,13", "6,19"))),
@@ -387,6 +393,7 @@ CASES: dict[str, dict[str, Any]] = {
         "--model": alone(DRAFTED, DRAFTED.replace("qwen3.8-flash-next", "gpt-oss-20b")),
         "--hardware": alone(DRAFTED, DRAFTED.replace("rtx-3090", "rtx-5090")), "--context": "--context 131072",
         "--engine": "--engine strata", "--kv-type": "--kv-type int8",
+        "--cache-type-k": "--cache-type-k q8_0", "--cache-type-v": "--cache-type-v q8_0",
         "--kv-resident": "--kv-resident 20480", "--draft": "--no-draft",
         "--session": alone(*(f"--model {MODEL} --hardware rtx-3090 --session {n}" for n in ("1GiB", "2GiB"))),
         "--reserve": "--reserve 1GiB", "--host": "--host mmap", "--json": "--json other.json",
@@ -610,6 +617,30 @@ def test_the_kv_type_has_one_name_everywhere(words: str, inputs: Inputs) -> None
     assert old[0] == 0
 
 
+WHOLE = f"{RULES} --n-cpu-moe 24"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (f"vram {DRAFTED}", f"vram {DRAFTED}".replace("--context", "-c")),
+        (f"vram {DRAFTED}", f"vram {DRAFTED}".replace("--context", "--ctx-size")),
+        (f"vram {DRAFTED} --kv-type q8_0", f"vram {DRAFTED} -ctk q8_0 -ctv Q8_0"),
+        (f"vram {DRAFTED} --kv-type q8_0/f16", f"vram {DRAFTED} --cache-type-k q8_0"),
+        (f"vram {DRAFTED} --kv-type f16/q4_0", f"vram {DRAFTED} --cache-type-v q4_0"),
+        (f"split {FLASH} --context 65536 --kv q8_0/q4_0", f"split {FLASH} -c 65536 -ctk q8_0 -ctv q4_0"),
+        (f"split {WHOLE}", f"split {WHOLE}".replace("--n-cpu-moe", "-ncmoe")),
+        *((f"split {WHOLE}", f"split {RULES} {option}") for option in ("--cpu-moe", "-cmoe")),
+        (f"split {WHOLE} -ngl 20 -ts 12,13", f"split {WHOLE} --n-gpu-layers 20 --tensor-split 12,13"),
+        (f"split {RULES} -ot exps=CPU", f"split {RULES} --override-tensor exps=CPU"),
+    ],
+)  # fmt: skip
+def test_llama_cpp_s_own_spellings(ours: str, theirs: str, inputs: Inputs) -> None:
+    first, second = (inputs.answer(words, "") for words in (ours, theirs))
+    assert first == second
+    assert first[0] == 0, first
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -617,8 +648,11 @@ def test_the_kv_type_has_one_name_everywhere(words: str, inputs: Inputs) -> None
             "--host arena", "--miss cpu", "--store rtx-3090", "--simulate 1", "--carve", "--quant FP16",
             "--plot p.svg", "--kv-resident 20480",
         )),
+        *((f"vram {DRAFTED} --kv-type q8_0 --cache-type-{one} q4_0", f"--cache-type-{one}") for one in "kv"),
+        (f"vram {DRAFTED} --cache-type-k nothing", "nothing"),
         *((f"split {SPLIT} {more}", more.split()[0]) for more in (
-            "--context 4096", "--kv fp16", "--kv-resident 20480", "--draft", "--format parquet", "-ts 12,13",
+            "--context 4096", "--kv fp16", "--cache-type-k f16",
+            "--cpu-moe", "--kv-resident 20480", "--draft", "--format parquet", "-ts 12,13",
             "-ngl 9", "--split-mode row",
         )),
         ("run --trace bundled:tinymoe-prose --hardware rtx-3090 --capacity 25% --format parquet", "--format"),

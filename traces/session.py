@@ -17,7 +17,7 @@ KV_TYPES: dict[str, tuple[float, float]] = {
     "k8v4": (8.25, 4.5),
     "q8_0": (8.5, 8.5),
 }
-"""Bits of a stored key value and of a value value, scales of their blocks included."""
+"""Bits of a stored key value and of a value value, scales of their blocks included; `K/V` has two types."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,15 @@ class SessionShape:
 
 
 def _cell_bytes(keys: int, values: int, kv_type: str) -> int:
-    if kv_type not in KV_TYPES:
-        raise TraceError(f"unknown KV type {kv_type!r}; valid ones are {', '.join(KV_TYPES)}")
-    return sum(-(-round(4 * bits * n) // 32) for n, bits in zip((keys, values), KV_TYPES[kv_type], strict=True))
+    of_keys, of_values = kv_parts(kv_type)
+    for part in (of_keys, of_values):
+        if part not in KV_TYPES:
+            raise TraceError(f"unknown KV type {part!r}; valid ones are {', '.join(KV_TYPES)}")
+    bits = KV_TYPES[of_keys][0], KV_TYPES[of_values][1]
+    return sum(-(-round(4 * each * n) // 32) for n, each in zip((keys, values), bits, strict=True))
+
+
+def kv_parts(kv_type: str) -> tuple[str, str]:
+    """The types of keys and of values: `q8_0/fp16` has two, any other name is of both."""
+    keys, _, values = kv_type.partition("/")
+    return keys, values or keys

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.choices import option
+from expert_residency.sim.cli.choices import option, takes_cache_types
 from expert_residency.sim.cli.common import (
     MODEL_FORMS,
     FormatOpt,
@@ -39,6 +39,7 @@ BESIDE_SPLIT = (
 
 
 @app.command()
+@takes_cache_types
 def advise(
     run: typer.Context,
     model: Annotated[str, typer.Option("--model", help=f"Model: {MODEL_FORMS}.")],
@@ -63,7 +64,9 @@ def advise(
         str | None, typer.Option("--ram", help="Host memory, as 64GB or 64GB@6000x2 (MT/s, channels).")
     ] = None,
     link: Annotated[str | None, typer.Option("--link", help="Link of each card, as 4.0x8.")] = None,
-    context: Annotated[int, typer.Option(min=1, help="Tokens of context that VRAM is kept for.")] = 32_768,
+    context: Annotated[
+        int, typer.Option("--context", "-c", "--ctx-size", min=1, help="Tokens of context that VRAM is kept for.")
+    ] = 32_768,
     kv_type: Annotated[str | None, option("kv_type", default="the engine's", also=("--kv",))] = None,
     session: Annotated[
         str | None,

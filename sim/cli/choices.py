@@ -47,6 +47,47 @@ def _kv_named(value: str | list[str] | None) -> str | list[str] | None:
     return [named(one) for one in value] if isinstance(value, list) else value and named(value)
 
 
+def takes_cache_types(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command with `kv_type` the two options that llama.cpp has instead, of keys and of values.
+
+    Either alone leaves the other at llama.cpp's own f16.
+    """
+
+    @functools.wraps(command)
+    def taking(**given: Any) -> None:
+        keys, values = given.pop("cache_type_k"), given.pop("cache_type_v")
+        if keys or values:
+            if given["kv_type"]:
+                from expert_residency.errors import SimError
+
+                told = "--cache-type-k" if keys else "--cache-type-v"
+                raise SimError(f"{told} beside --kv-type: give how keys and values are stored in one way")
+            given["kv_type"] = named(f"{keys or KV_TYPE}/{values or KV_TYPE}")
+        command(**given)
+
+    def made(name: str, short: str, text: str) -> inspect.Parameter:
+        spelled = typer.Option(f"--{name.replace('_', '-')}", short, help=text)
+        annotated: Any = Annotated  # a type made here, which a checker cannot follow
+        return inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotated[str | None, spelled]
+        )
+
+    own = inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for parameter in own.parameters.values():
+        parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+        if parameter.name == "kv_type":
+            parameters.append(
+                made("cache_type_k", "-ctk", "llama.cpp's: type of keys, f16 by default beside -ctv.")
+            )
+            parameters.append(
+                made("cache_type_v", "-ctv", "llama.cpp's: type of values, f16 by default beside -ctk.")
+            )
+    taking.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    taking.__annotations__ = {p.name: p.annotation for p in parameters}
+    return taking
+
+
 OF_THE_ENGINE = ("eviction", "admission", "scope", "host", "kv_type")
 """Choices that a preset may make; the placement's help says whose it is."""
 ALL = tuple(name for name, choice in CHOICES.items() if choice.option)

@@ -9,7 +9,7 @@ import typer
 
 from expert_residency.sim.choices.trace import Reading
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.choices import Words, takes_words
+from expert_residency.sim.cli.choices import Words, takes_cache_types, takes_words
 from expert_residency.sim.cli.common import (
     FormatOpt,
     JsonOpt,
@@ -48,6 +48,7 @@ SEES = "a policy sees the future: an oracle, not a candidate"
 
 
 @app.command()
+@takes_cache_types
 @takes_words()
 @takes_reading()
 def run(

@@ -11,7 +11,7 @@ import typer
 from expert_residency.errors import SimError
 from expert_residency.sim.choices.trace import routing_of
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.choices import option
+from expert_residency.sim.cli.choices import option, takes_cache_types
 from expert_residency.sim.cli.common import (
     MODEL_FORMS,
     FormatOpt,
@@ -42,15 +42,18 @@ if TYPE_CHECKING:
     from expert_residency.traces import RoutingTrace
 
 DEFAULT_ENGINE = "llama.cpp"
-OF_A_CONTEXT = {"context", "kv_type", "kv_resident", "draft"}
-RULES = ("n_cpu_moe", "override_tensor", "tensor_split", "gpu_layers")
+OF_A_CONTEXT = {"context", "kv_type", "cache_type_k", "cache_type_v", "kv_resident", "draft"}
+RULES = ("n_cpu_moe", "cpu_moe", "override_tensor", "tensor_split", "gpu_layers")
 """Options that say a placement of llama.cpp's, instead of asking for one."""
+CPU_MOE = r"\.ffn_(up|down|gate)_(ch|)exps=CPU"
+"""What llama.cpp makes of --cpu-moe."""
 OF_LAYERS = (*RULES, "split_mode")
 OF_EXPERTS = ("miss", "store", "simulate", "carve", "plot", "kv_resident")
 """Options of engines that keep single experts on a card."""
 
 
 @app.command()
+@takes_cache_types
 def split(
     run: typer.Context,
     model: Annotated[str, typer.Option("--model", help=f"Model: {MODEL_FORMS}.")],
@@ -94,7 +97,9 @@ def split(
         ),
     ] = None,
     headroom: Annotated[str, typer.Option(help="RAM kept free of experts.")] = "10GB",
-    context: Annotated[int, typer.Option(min=1, help="Tokens of context.")] = 32_768,
+    context: Annotated[
+        int, typer.Option("--context", "-c", "--ctx-size", min=1, help="Tokens of context.")
+    ] = 32_768,
     kv_type: Annotated[str | None, option("kv_type", default="the engine's, or fp16", also=("--kv",))] = None,
     kv_resident: Annotated[int, typer.Option(help="KV cells a layer kept on the card, 0 for all.")] = 0,
     session: Annotated[
@@ -129,10 +134,14 @@ def split(
         int | None,
         typer.Option(
             "--n-cpu-moe",
+            "-ncmoe",
             min=0,
             help="Instead of planning: llama.cpp's rule, experts of the first N layers on the CPU.",
         ),
     ] = None,
+    cpu_moe: Annotated[
+        bool, typer.Option("--cpu-moe", "-cmoe", help="Instead of planning: the experts of all layers on the CPU.")
+    ] = False,
     override_tensor: Annotated[
         list[str] | None,
         typer.Option("-ot", "--override-tensor", help="Instead of planning: llama.cpp's REGEX=DEVICE; repeat."),
@@ -215,11 +224,12 @@ def split(
     for names in question.cards:
         check_cards([profiles[one] for one in names])
     recorded = compose_windows(routing_of(name, trace, fmt, quant=quants[0]), rows, emitted)
+    overrides = [*(override_tensor or []), *([CPU_MOE] if cpu_moe else [])]
     if preset is None:
         show_engines(question, recorded, profiles, json)
     elif by_rules:
         show_rules(
-            question, recorded, profiles, json, overrides=override_tensor or [], n_cpu_moe=n_cpu_moe or 0,
+            question, recorded, profiles, json, overrides=overrides, n_cpu_moe=n_cpu_moe or 0,
             shares=tensor_split, ngl=gpu_layers, explain=explain,
         )  # fmt: skip
     elif layered:
@@ -273,7 +283,9 @@ def _alone(
     if any(len(names) > 1 and set(bare) & set(names) for names in cards):
         raise SimError(f"{bare[0]} is a machine without a card, not one card of several: give --count 1")
     if by_rules and bare:
-        raise SimError(f"{bare[0]} is a machine without a card: leave out -ngl, -ts, -ot and --n-cpu-moe")
+        raise SimError(
+            f"{bare[0]} is a machine without a card: leave out -ngl, -ts, -ot, --cpu-moe and --n-cpu-moe"
+        )
 
 
 def _plan(

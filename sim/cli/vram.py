@@ -7,18 +7,21 @@ from typing import Annotated
 import typer
 
 from expert_residency.sim.cli import app
-from expert_residency.sim.cli.choices import option
+from expert_residency.sim.cli.choices import option, takes_cache_types
 from expert_residency.sim.cli.common import MODEL_FORMS, JsonOpt, caution, number, say, show, table, write_json
 from expert_residency.sim.cli.trust import show_trust, trust_of
 
 
 @app.command()
+@takes_cache_types
 def vram(
     model: Annotated[str, typer.Option(help=f"Model: {MODEL_FORMS}.")],
     hardware: Annotated[
         str, typer.Option(help="Profile, NAME or FILE.toml, or parts, CARD:cpu=NAME,ram=64GB,link=4.0x8.")
     ],
-    context: Annotated[int, typer.Option(min=1, help="Tokens that the context can hold.")] = 4096,
+    context: Annotated[
+        int, typer.Option("--context", "-c", "--ctx-size", min=1, help="Tokens that the context can hold.")
+    ] = 4096,
     engine: Annotated[str, typer.Option(help="Engine preset: whose KV type it is.")] = "generic",
     kv_type: Annotated[str | None, option("kv_type", default="the engine's, or fp16", also=("--kv",))] = None,
     kv_resident: Annotated[int, typer.Option(min=0, help="Cells a layer kept on the card; 0: all.")] = 0,

@@ -23,7 +23,7 @@ from expert_residency.sim.choices.kv_type import KV_TYPE
 from expert_residency.sim.timed.machine import Machine
 from expert_residency.text import check_known
 from expert_residency.traces import ModelGeometry, RoutingTrace
-from expert_residency.traces.session import KV_TYPES
+from expert_residency.traces.session import KV_TYPES, kv_parts
 
 FAMILY = "bf16"
 """Rate of the card's that KV is read at."""
@@ -55,7 +55,8 @@ class Context:
     def __post_init__(self) -> None:
         if not 0 <= self.depth < MOST_TOKENS:
             raise SimError(f"a depth of {self.depth} tokens: expected 0 to {MOST_TOKENS - 1}")
-        check_known("KV type", self.kv_type, KV_TYPES)
+        for part in kv_parts(self.kv_type):
+            check_known("KV type", part, KV_TYPES)
 
 
 NO_DEPTH = Context()
