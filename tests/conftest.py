@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from expert_residency.policies import registry
+
 # `ci` draws the same examples every time; `deep` (--hypothesis-profile deep) looks for new ones for many minutes.
 settings.register_profile(
     "ci", max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -26,3 +28,9 @@ def shared() -> Path:
     if not (folder / "traces").is_dir():
         pytest.skip(f"no recorded traces at {folder}")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _own_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test adopts is forgotten with it: other tests ask for all policies that there are."""
+    monkeypatch.setattr(registry, "_adopted", registry.adopted())

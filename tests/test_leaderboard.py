@@ -124,7 +124,6 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     write_parquet(recorded(2, "two"), tmp_path / "code.parquet")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr("expert_residency.policies.registry._adopted", {})
     return name
 
 

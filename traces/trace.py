@@ -25,7 +25,6 @@ from expert_residency.traces.geometry import ModelGeometry
 from expert_residency.traces.validation import validate
 
 IntArray = npt.NDArray[np.integer[Any]]
-NO_EXPERT = -1
 
 
 class Phase(enum.IntEnum):

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 HELD_OUT, FITTED = (0.05, 0.15), 0.05
 """What is wanted: median and worst regret with constants of other machines, worst after a fit."""
-FITTED_PAIRS = 0.20
-"""Of pairs so far apart none is to be in the wrong order after a fit."""
 
 
 def judged_sweeps(*, quiet: bool) -> tuple[list[Judged], list[NotJudged]]:

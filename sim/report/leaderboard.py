@@ -16,10 +16,6 @@ from expert_residency.text import markdown, visible
 
 MARKS = "\\`*_[]|#$~"
 """What Markdown would read as more than a letter."""
-MISS_WORDS = {
-    "fetch": "misses are copied to the card", "cpu": "misses are computed by the processor",
-    "hybrid": "misses are shared between processor and link", "stream": "misses pass through the card",
-}  # fmt: skip
 SHOWN_CAUSES = 2
 
 

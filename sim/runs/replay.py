@@ -33,7 +33,6 @@ from expert_residency.sim.timed.rules import extra_waves
 from expert_residency.text import check_known
 from expert_residency.traces import Phase, RoutingTrace
 
-Contract = Literal["event", "sequential", "sequential-descending"]
 CONTRACTS: tuple[str, ...] = ("event", "sequential", "sequential-descending")
 
 

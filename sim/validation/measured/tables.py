@@ -7,8 +7,6 @@ import re
 from expert_residency.hwmodels.runs import LlamaRun, MeasuredRun, StrataRun
 from expert_residency.sim.validation.rows import MODELS
 
-SCALED = "-ngl 99 or all resident, offload not recorded"
-
 
 def of_strata(run: StrataRun) -> MeasuredRun | None:
     """A row of `strata.csv`; None where it prints no speed."""
