@@ -91,6 +91,7 @@ def test_slopes_know_every_constant_that_moves_a_price() -> None:
             name for name in NAMES
             if row(SHIPPED_VALUES | {name: 1.1 * SHIPPED_VALUES[name]}).ms != pytest.approx(base, rel=1e-9)
         }  # fmt: skip
+        assert moving
         assert moving <= {NAMES[number] for number in row.used}
 
 

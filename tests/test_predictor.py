@@ -21,6 +21,7 @@ from expert_residency.sim.studies.predictor import (
     KNOWN,
     Cell,
     break_even,
+    grid,
     lines,
     noisy,
     quality,
@@ -33,6 +34,13 @@ from expert_residency.traces.bundled import load
 
 GRID = {"recalls": (0.2, 0.9), "precisions": (0.2, 0.6, 1.0), "windows": (1, 3), "rank_qualities": (0.5, 1.0)}
 SPEC = RunSpec(("tesla-p40",), Capacity(slots_per_layer=4), miss="fetch")
+
+
+def test_the_command_tries_what_the_study_does():
+    from expert_residency.sim.cli import predictor as command
+
+    for name in ("RECALLS", "PRECISIONS", "WINDOWS", "RANK_QUALITIES"):
+        assert tuple(command._numbers(getattr(command, name), name)) == getattr(grid, name)
 
 
 @pytest.fixture(scope="module")
