@@ -107,13 +107,14 @@ def random_problem(seed: int, *, layers: int = 4) -> LayerProblem:
     names = ["a", "b", "c"][: rng.randint(1, 3)]
     cards = {
         name: SimpleNamespace(
+            has_card=True,
             gpu=SimpleNamespace(
                 vram_usable_bytes=rng.choice([1_500_000, 8_000_000, 17_000_000, 40_000_000])
                 + rng.randrange(10**6),
                 vram_reserve_bytes=100_000,
                 vram_reserve_mib=SimpleNamespace(source=""),
                 name=name,
-            )
+            ),
         )
         for name in names
     }
@@ -201,7 +202,7 @@ class TestSearch:
             vram_reserve_mib=SimpleNamespace(source=""),
             name="a",
         )
-        fake = Fake(geometry, {"a": SimpleNamespace(gpu=gpu)}, table, 0)
+        fake = Fake(geometry, {"a": SimpleNamespace(gpu=gpu, has_card=True)}, table, 0)
         planner = LayerPlanner(LayerProblem(fake, replace(problem.needs, geometry=geometry), ("a",), 10**9, 0))
         placement = planner.best()
         assert not planner.exact
@@ -412,6 +413,46 @@ class TestCommand:
         assert "has none: ask llama.cpp" in self.fail(capsys, *words, "--engine", "strata")
         assert "leave out -ngl" in self.fail(capsys, *words, "-ngl", "9")
         assert "not one card of several" in self.fail(capsys, *words, "--count", "2")
+
+    def test_a_file_larger_than_memory_is_read_as_often_with_a_card_that_holds_none_of_it(self, capsys):
+        """Experts of a mapped file lie in the page cache, whatever computes them: none has a fixed place there."""
+
+        def asked(card, ram):
+            with pytest.raises(SystemExit):
+                main(
+                    ["split", "--model", "glm-4.5-air/Q8_0", "--gpu", card, "--cpu", "ryzen-9-7950x", "--ram", ram,
+                     "--json", "-"]
+                )  # fmt: skip
+            return json.loads(capsys.readouterr().out)["answers"][0]
+
+        alone, beside = asked("none", "64GB"), asked("rtx-3060", "64GB")
+        assert alone["by"] == beside["by"] == "estimated"
+        held = beside["cards_bytes"][0]["expert_bytes"]
+        assert held < 0.01 * alone["ram_bytes"]
+
+        def experts_ms(one):
+            return sum(one["ms_by_cause"][cause] for cause in ("experts on cards", "CPU experts"))
+
+        assert experts_ms(alone) == pytest.approx(experts_ms(beside), rel=0.25)
+        assert [one["words"] for one in alone["options"]] == [[]]
+        assert alone["ram_bytes"] == alone["cards_bytes"][0]["usable_bytes"] - sum(
+            alone["cards_bytes"][0]["lines"].values()
+        )
+        roomy = asked("none", "80GB")
+        assert alone["tokens_per_s"] < roomy["tokens_per_s"] < asked("none", "160GB")["tokens_per_s"]
+
+    def test_a_machine_without_a_card_has_the_cliff_where_memory_holds_all(self, capsys):
+        words = ["--gpu", "none", "--cpu", "ryzen-9-7950x", "--context", "4096", "--json", "-"]
+
+        def asked(nbytes):
+            with pytest.raises(SystemExit):
+                main(["split", "--model", "qwen3-30b-a3b/Q8_0", *words, "--ram", f"{nbytes / 1e9:.6f}GB"])
+            return json.loads(capsys.readouterr().out)
+
+        at = next(one["at"] for one in asked(64e9)["cliffs"] if one["kind"] == "memory")
+        above, below = (asked(at * share)["answers"][0] for share in (1.01, 0.99))
+        assert (above["by"], below["by"]) == ("simulated", "estimated")
+        assert below["tokens_per_s"] < above["tokens_per_s"]
 
     def test_memory_of_a_machine_without_a_card_has_no_slots(self, capsys):
         words = ("vram", "--model", "qwen3-30b-a3b/Q2_K", "--hardware", "none:cpu=epyc-7763,ram=256GB")

@@ -258,7 +258,7 @@ def _vram(standing: Standing) -> Iterator[Cliff]:
     ):
         whole = geometry.experts * sum(geometry.expert_bytes[first : first + n])
         first += n
-        if not n or room >= whole:
+        if not n or room >= whole or _one_page_cache(standing):
             continue
         where = f" on {profile.name}" if len(standing.profiles) > 1 else ""
         apart = profile.has_card and not profile.one_memory
@@ -288,6 +288,15 @@ def _floor(standing: Standing) -> Iterator[Cliff]:
 def _memory(standing: Standing) -> Iterator[Cliff]:
     geometry, host = standing.geometry, standing.profiles[0]
     mode, words = parse_call(standing.host, "host")
+    if _one_page_cache(standing):
+        now, whole = host.gpu.vram_total_bytes, _in_pages(geometry, host)
+        beside = now - standing.room_bytes[0]
+        then = (
+            f"does not hold {whole / GIB:.2f} GiB of experts beside {standing.beside} and the system: "
+            "they are read from the drive again"
+        )
+        yield Cliff("memory", whole + beside, now, "below", "memory", then)
+        return
     if mode == "flash" or host.one_memory or not host.has_card:
         return  # the drive serves every miss, or the cache itself is the memory
     rest = geometry.all_expert_bytes - standing.held_bytes
@@ -308,6 +317,11 @@ def _memory(standing: Standing) -> Iterator[Cliff]:
     )  # fmt: skip
     then = f"does not hold {what} beside the {kept / GIB:.1f} GiB kept free: {then}"
     yield Cliff("memory", need + kept, now, "below", "memory", then)
+
+
+def _one_page_cache(standing: Standing) -> bool:
+    """Whether nothing is placed: a processor alone maps the file, and memory keeps what was used last."""
+    return standing.host == "mmap" and not standing.moves and not standing.profiles[0].has_card
 
 
 def _in_pages(geometry: ModelGeometry, host: HardwareProfile) -> int:

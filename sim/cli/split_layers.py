@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from expert_residency.traces import RoutingTrace
 
 
+ALONE = {"experts on cards": "experts", "CPU experts": "reads of the drive"}
+"""Causes of a machine without a card, which computes all experts in one place."""
+
+
 def show_layers(
     question: Question, trace: RoutingTrace, profiles: dict[str, HardwareProfile], json: Path | None, *,
     explain: bool = False,
@@ -166,7 +170,7 @@ def print_answer(answer: LayerAnswer, engine: str) -> None:
         )  # fmt: skip
     show(out)
     causes = ", ".join(
-        f"{cause if answer.has_card else cause.removesuffix(' on cards')} {ns / placement.passes / 1e6:.2f}"
+        f"{cause if answer.has_card else ALONE.get(cause, cause)} {ns / placement.passes / 1e6:.2f}"
         for cause, ns in placement.parts.named().items()
         if ns
     )

@@ -46,7 +46,8 @@ def layers_longest(problem: LayerProblem, placement: LayerPlacement) -> Longest 
         for card, n, held in zip(placement.cards, placement.layers_each, placement.expert_bytes, strict=True):
             budget = longer.budget(card, first, first + n, output=not placement.host_layers)
             first += n
-            if budget.cache_bytes < held:
+            cached = not problem.has_card and placement.drive_ns  # a page cache gives way to the context
+            if budget.cache_bytes < (1 if cached else held):
                 return False
         return True
 

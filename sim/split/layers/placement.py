@@ -93,7 +93,10 @@ class LayerProblem:
         """Why a placement's speed is estimated; empty if no read of the drive is in it."""
         if not placement.drive_ns:
             return ""
-        short = placement.ram_bytes - self.room_beside(placement.host_layers)
+        if self.has_card:
+            short = placement.ram_bytes - self.room_beside(placement.host_layers)
+        else:
+            short = self.geometry.all_expert_bytes - sum(placement.expert_bytes)
         return f"{gib(short)} of what the CPU reads do not fit into memory; reads of the drive are estimated"
 
     def span(self, first: int, end: int) -> int:
@@ -230,6 +233,8 @@ def evaluate(
         The placement.
     """
     costs, geometry = problem.costs, problem.geometry
+    if not problem.has_card:
+        return without_card(problem)
     parts = costs.ends(cards[0], None if host_layers else cards[-1])
     budgets, held, spans = [], [], []
     first = host_layers
@@ -260,4 +265,27 @@ def evaluate(
     return LayerPlacement(
         tuple(cards), tuple(layers_each), tuple(spans), host_layers, tuple(thirds), tuple(budgets), tuple(held),
         parts, len(costs.passes), costs.tokens, in_ram, drive,
+    )  # fmt: skip
+
+
+def without_card(problem: LayerProblem) -> LayerPlacement | None:
+    """The one placement of a processor alone; None if memory has not the room.
+
+    Nothing lies in one of two places there: what memory leaves beside weights and context is the page cache of all
+    experts, as it is on a machine whose cards hold none of them.
+    """
+    costs, geometry, card = problem.costs, problem.geometry, problem.cards[0]
+    layers, wanted = geometry.n_layers, geometry.all_expert_bytes
+    budget = problem.budget(card, 0, layers)
+    room = budget.cache_bytes
+    if room < 0 or (wanted > room and not (problem.mapped and room)):
+        return None
+    parts = costs.ends(card, card)
+    for layer in range(layers):
+        parts += costs.layer(card, layer, THIRDS)
+    drive = costs.drive_ns([0] * layers, 0, wanted, room) if wanted > room else 0
+    parts += Parts(on_cpu=drive)
+    return LayerPlacement(
+        (card,), (layers,), (problem.span(0, layers),), 0, (THIRDS,) * layers, (budget,), (min(wanted, room),),
+        parts, len(costs.passes), costs.tokens, 0, drive,
     )  # fmt: skip

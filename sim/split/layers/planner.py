@@ -19,7 +19,13 @@ import numpy as np
 from expert_residency.errors import SimError
 from expert_residency.hwmodels.vram import VramBudget
 from expert_residency.sim.split.layers.fill import MOST, Front, Ints
-from expert_residency.sim.split.layers.placement import LayerPlacement, LayerProblem, evaluate, third_bytes
+from expert_residency.sim.split.layers.placement import (
+    LayerPlacement,
+    LayerProblem,
+    evaluate,
+    third_bytes,
+    without_card,
+)
 from expert_residency.sim.split.layers.times import THIRDS
 from expert_residency.sim.split.planner import MAX_CARDS, NEVER_FULL
 
@@ -75,6 +81,9 @@ class LayerPlanner:
     def best(self) -> LayerPlacement | None:
         """The fastest placement; None if none fits."""
         self.exact, self.feasible, self.short = True, False, None
+        if not self.problem.has_card:
+            self.feasible = self._room(self.problem.cards[0], 0, self.problem.geometry.n_layers, 0) >= 0
+            return without_card(self.problem)
         layers = self.problem.geometry.n_layers
         for host_layers in range(layers - len(self.problem.cards) + 1):
             found = [p for order in self.orders if (p := self._of_order(order, host_layers))]
@@ -87,6 +96,9 @@ class LayerPlanner:
 
     def by_first_layers(self) -> tuple[int, LayerPlacement] | None:
         """The fastest placement that `--n-cpu-moe N` and `-ts` can say, and its N; None if none fits."""
+        if not self.problem.has_card:
+            alone = without_card(self.problem)
+            return None if alone is None else (0, alone)
         found: tuple[int, LayerPlacement] | None = None
         for n in range(self.problem.total_layers + 1):
             placement = self.of_first_layers(n)

@@ -310,11 +310,7 @@ def what_fits(problem: LayerProblem) -> list[OptionLine]:
 
 
 def _no_room_for_context(problem: LayerProblem, host_layers: int) -> str:
-    whole = problem.context_on_host(problem.geometry.n_layers)
     wanted = "a smaller --context, or keys and values in fewer bits (--kv-type)"
-    if not problem.has_card:
-        room = problem.costs.cards[problem.cards[0]].gpu.vram_usable_bytes
-        return f"RAM: the context takes {gib(whole)} beside the model and {gib(room)} are there: {wanted}"
     return (
         f"RAM: {gib(problem.context_on_host(host_layers))} of the context are of the first {host_layers} MoE "
         f"layers, for which no card has room; beside {gib(problem.headroom_bytes)} of headroom they are more than "
@@ -330,8 +326,9 @@ def limit_of(problem: LayerProblem, planner: LayerPlanner) -> str:
         short = planner.short
         largest = sorted(short.lines, key=lambda line: -line.nbytes)[:3]
         parts = ", ".join(f"{line.name} {line.nbytes / GIB:.1f}" for line in largest)
+        memory = "VRAM" if problem.has_card else "RAM"
         return (
-            f"VRAM: {short.card} needs {-short.cache_bytes / GIB:.1f} GiB more than its "
+            f"{memory}: {short.card} needs {-short.cache_bytes / GIB:.1f} GiB more than its "
             f"{short.usable_bytes / GIB:.1f} GiB before it holds one expert ({parts} GiB)"
         )
     if (host_layers := planner.host_layers) and problem.room_beside(host_layers) == 0:
