@@ -430,9 +430,20 @@ def test_two_of_one_shared_memory_are_refused_by_split_too(capsys):
     assert "share one memory" in capsys.readouterr().err
 
 
-def test_a_context_that_is_too_long_is_what_is_named(capsys):
-    words = "advise --model qwen3-30b-a3b --gpu rtx-3090 --ram 64GB --context 10000000 --passes 4"
+@pytest.mark.parametrize(
+    ("machine", "context", "named"),
+    [
+        ("--gpu rtx-3090", "500000", "a context of 500,000 fit only with 25 layers on the CPU altogether"),
+        ("--gpu rtx-3090", "10000000", "RAM: 962.6 GB (896.5 GiB) of the context are of the first 47 MoE layers"),
+        ("--gpu none --cpu ryzen-9-7950x", "10000000", "before it holds one expert (KV, fp16, 10,000,000 cells"),
+    ],
+)
+def test_a_context_that_is_too_long_is_what_is_named(capsys, machine, context, named):
+    """Longer than the card has room for, than memory has beside it, than a processor's own memory."""
+    words = f"advise --model qwen3-30b-a3b {machine} --ram 64GB --context {context} --passes 4"
     with pytest.raises(SystemExit) as ended:
         main(words.split())
     assert ended.value.code == 2
-    assert "a context of 10,000,000 fit only with 47 layers on the CPU altogether" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert named in told
+    assert ("VRAM" in told) == (context == "500000")
