@@ -9,7 +9,7 @@ from expert_residency.hwmodels.quantity import Quantity
 from expert_residency.sim.choices.preset import EnginePreset
 
 CORE_GB_PER_S = 12.0
-"""What one core reads at most, where neither profile nor preset says: the rule that machines of parts have."""
+"""What one core reads at most where neither profile nor preset says; `_rate` says how it meets memory."""
 PAYS = 0.25
 """Of its share that a worker more must add: with 1/10 more workers, 2.5 % more."""
 
