@@ -209,7 +209,7 @@ class MeasuredRun(_Row):
     """`run`; `resident`: all experts on the card; `lossy`: the engine changes the routing; `flagged`: memory
     over-committed or a cache without effect."""
     read_in: Literal["source", "page", "thread", "derived"]
-    """The report itself, a page or a thread that tells it, or arithmetic on what was printed."""
+    """`source`: the report itself; `page` or `thread`: one that tells it; `derived`: arithmetic on it."""
 
 
 class ConstantSource(_Row):

@@ -168,6 +168,11 @@ def _ask(
     from expert_residency.sim.studies.advise import Ask
     from expert_residency.sim.studies.advise.workloads import whole_workloads, workloads
 
+    if engine == "all":
+        raise SimError(
+            "--engine all: the knobs of one engine are searched; residency split --engine all sets the "
+            "engines side by side"
+        )
     preset = load_engine(engine)
     made = with_parts(read_names("gpu", gpu), cpu=cpu, ram=ram, link=link)
     if count > 1 and len(made) > 1:

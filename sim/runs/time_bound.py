@@ -54,6 +54,8 @@ LIMITS = {
     DRIVE: "the drive, which reads what neither cards nor memory can hold",
 }
 """What a bound can come from."""
+FORCED = "what the processor computes: experts that no card has room for"
+"""The first of `LIMITS`, where most of it is that."""
 
 
 def beaten(who: str, what: str, ns: int, least: int) -> PolicyFaultError:
@@ -95,6 +97,8 @@ class TimeBound:
         Of the passes that are ranked by (decode if there is any): least time by each limit alone (`LIMITS`).
     left_out
         What the bound does not count, in sentences.
+    forced_ns
+        Of the same passes, what the processor takes for experts that no card can have.
     """
 
     pass_ns: npt.NDArray[np.int64]
@@ -102,6 +106,7 @@ class TimeBound:
     decode_ns: int
     limits: dict[str, int]
     left_out: tuple[str, ...] = ()
+    forced_ns: int = 0
 
     @property
     def time_ns(self) -> int:
@@ -111,7 +116,8 @@ class TimeBound:
     @property
     def binds(self) -> str:
         """Which limit it comes from, in words."""
-        return LIMITS[max(self.limits, key=lambda name: self.limits[name])]
+        most = max(self.limits, key=lambda name: self.limits[name])
+        return FORCED if most == CARD and 2 * self.forced_ns > self.limits[CARD] else LIMITS[most]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain form."""
@@ -184,6 +190,7 @@ def time_bound(
         return TimeBound(
             pass_ns, sum(one.total_ns for one in found), sum(one.decode_ns for one in found),
             {name: sum(one.limits[name] for one in found) for name in LIMITS}, found[0].left_out,
+            sum(one.forced_ns for one in found),
         )  # fmt: skip
     ready = prepare(trace, bounded_case(spec), profiles=profiles, preset=preset)
     slots = ready.policies.insertion.staging_slots if staging_slots is None else staging_slots
@@ -317,8 +324,21 @@ class _Question:
         if decode and len(runs) > 1:
             limits = {name: sum(found[i][1][name] for i in decode) for name in LIMITS}
         return TimeBound(
-            least.astype(np.int64), whole, sum(by_run[i] for i in decode), limits, tuple(self._left_out())
+            least.astype(np.int64),
+            whole,
+            sum(by_run[i] for i in decode),
+            limits,
+            tuple(self._left_out()),
+            self._forced_ns(decoding=bool(decode)),
         )
+
+    def _forced_ns(self, *, decoding: bool) -> int:
+        """What the processor must take, of decoding or of all passes."""
+        if self.ready.miss != "cpu":
+            return 0
+        beyond, pool_ns = self._table[:, 3], self._table[:, 6]
+        forced = beyond * pool_ns + self.costs.dispatch_ns * (beyond > 0)
+        return int(forced[self.trace.event_phase != Phase.PREFILL].sum() if decoding else forced.sum())
 
     def _left_out(self) -> list[str]:
         left = []
@@ -467,8 +487,8 @@ class _Question:
         return serial + preset.plan_ns + preset.combine_ns
 
     @cached_property
-    def kinds(self) -> _Kinds:
-        """What the two branches of each layer of each pass take, by what the processor does."""
+    def _table(self) -> npt.NDArray[Any]:
+        """(E, 7) what decides the two branches of each layer of each pass: the parameters of `_branches`."""
         costs, trace, offsets = self.costs, self.trace, self.trace.event_offsets[:-1]
         flop = trace.rows_wanting.astype(np.int64) * costs.expert_flop
         flop_per_ns = np.asarray(costs.flop_per_ns)[self.card]
@@ -480,11 +500,16 @@ class _Question:
         if costs.cpu_flop_per_ns:
             pool_ns = np.maximum(pool_ns, flop // costs.cpu_flop_per_ns)
         beyond = -(-np.maximum(0, self.members * self.size - np.asarray(self.room)[self.scope]) // self.size)
-        table = np.stack(
+        table: Any = np.stack(
             [self.card, self.size, self.members, beyond, arithmetic, np.maximum.reduceat(flop, offsets),
              np.minimum.reduceat(pool_ns, offsets)], axis=1,
         )  # fmt: skip
-        kinds, of = np.unique(table, axis=0, return_inverse=True)
+        return np.asarray(table)
+
+    @cached_property
+    def kinds(self) -> _Kinds:
+        """What the two branches of each layer of each pass take, by what the processor does."""
+        kinds, of = np.unique(self._table, axis=0, return_inverse=True)
         return _Kinds(of.reshape(-1), [self._branches(*kind) for kind in kinds.tolist()])
 
     def _branches(

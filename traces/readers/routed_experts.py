@@ -145,7 +145,7 @@ def trace_of_requests(
     TraceError
         As `read`.
     """
-    blocks, phases, requests, tokens = [], [], [], []
+    blocks, phases, requests, tokens, passes = [], [], [], [], []
     missing = 0
     for number, request in enumerate(found):
         block, prompt = _block(request, geometry, path, prompt_tokens, top_k)
@@ -154,6 +154,8 @@ def trace_of_requests(
         present = np.flatnonzero(~absent)
         blocks.append(block[present])
         tokens.append(present)
+        # the prompt is one pass, however many of its tokens the file lacks
+        passes.append(np.maximum(present - prompt + 1, 0))
         requests.append(np.full(len(present), number))
         phases.append(np.where(present < prompt, Phase.PREFILL, Phase.DECODE))
     width = max(block.shape[2] for block in blocks)
@@ -185,8 +187,7 @@ def trace_of_requests(
         request=np.repeat(owner, layers),
         phase=np.repeat(phase, layers),
         position=np.repeat(token, layers),
-        # the prompt is one pass, however many of its tokens the file lacks
-        pass_number=np.repeat(np.where(phase == Phase.PREFILL, -1, token), layers),
+        pass_number=np.repeat(np.concatenate(passes), layers),
     )
     return trace_of(rows, geometry, path, engine, *said)
 
