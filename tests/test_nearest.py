@@ -40,8 +40,15 @@ def test_the_machines_own_runs_come_first():
     assert run.card.startswith("RTX 4090 Laptop")
     assert set(alike) >= {"model", "card", "engine", "quantization"}
     assert run.errors
-    assert not run.held_out, "its CPU rate is the slope of these very runs"
+    assert run.held_out, "its CPU rate is a data sheet's, for these runs do not determine one"
     assert found.never == ["processor laptop processor, not named (not measured)"]
+
+
+def test_runs_that_gave_a_profile_a_rate_are_not_held_out():
+    found = trust("qwen3.8-flash-next/IQ2_XS", [load_profile("rtx-2080ti")], "strata")
+    run, _ = found.nearest[0]
+    assert run.card.startswith("RTX 2080 Ti")
+    assert not run.held_out
 
 
 def test_what_was_never_compared_is_named():

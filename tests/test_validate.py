@@ -238,7 +238,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "neither hit rate nor counts printed" in found.output
     data = json.loads(out.read_text())
     assert {one["use"] for one in data["cases"]} == {"fitted", "derived", "unseen"}
-    assert [one["cases"] for one in data["groups"]] == [15, 29, 21, 12, 6]
+    assert [one["cases"] for one in data["groups"]] == [21, 23, 21, 9, 9]
     assert len(data["not_predicted"]) + 44 == len(load_strata_runs())
     assert picture.read_bytes().startswith(b"\x89PNG")
 

@@ -125,7 +125,7 @@ def test_the_variants_of_experts_ahead_are_as_far_off_as_the_page_says():
     """Normal variants were fitted (one rate for all). Of the oracle variants prose is within 15 %, code is not."""
     error = {one.variant.name: one.error for one in run_variants(load_variants("case:experts-ahead"))}
     for name in ("prose, normal", "code, normal", "64 tokens, normal"):
-        assert abs(error[name]) < 0.03
+        assert abs(error[name]) < 0.04
     for name in ("prose, control (tier off)", "code, control (tier off)"):
         assert 0 < error[name] < 0.1
     assert -0.15 < error["prose, oracle"] < 0

@@ -140,6 +140,8 @@ CHANGED = {
     "adapt_waits": st.booleans(),
     "reads": st.sampled_from(["drive", "link"]),
     "syncs": st.sampled_from(["layer", "cpu"]),
+    "streams_dense": st.booleans(),
+    "weights": st.sampled_from([None, "mapped"]),
     "cpu_core_gb_per_s": st.sampled_from([None, whole(0.5)]),
     **dict.fromkeys(
         ("plan_us", "combine_us", "pass_us", "row_us", "draft_us", "start_us", "send_us", "ahead_us", "copy_us",
