@@ -25,6 +25,7 @@ def test_a_gib_more_of_kv_takes_its_slots():
     assert (1 << 30) // max(sizes) - 1 <= lost <= (1 << 30) // min(sizes) + 1
 
 
+@pytest.mark.slow
 def test_host_memory_adds_up_and_what_does_not_fit_is_said():
     fits = residency(
         "vram", "--model", "qwen3.8-flash-next/IQ4_XS", "--hardware", "rtx-5060ti", "--context", 65536,
@@ -39,6 +40,7 @@ def test_host_memory_adds_up_and_what_does_not_fit_is_said():
     assert "an arena of" in too_large.stdout
 
 
+@pytest.mark.slow
 def test_windows_and_a_profile_that_starts_a_run(tmp_path):
     trace = "bundled:tinymoe-code"
     done = residency("window", trace, "--slots", 120, "--horizon", 4, "--link", "rtx-5070", "--json", "-")

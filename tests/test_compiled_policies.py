@@ -28,6 +28,7 @@ def same(eviction, admission):
     assert plain == fast
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", EVICTION)
 def test_eviction(spec):
     same(create("eviction", spec), Always())

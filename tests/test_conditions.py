@@ -50,6 +50,19 @@ def test_memory_that_others_hold_is_none_of_the_page_caches() -> None:
     assert (ram.os_reserve_gib.value, ram.pin_limit_gib.value) == (20.0, 12.0)
 
 
+def test_nodes_without_a_card_change_what_its_layers_are_read_at() -> None:
+    """Its layers and experts stay at the rate of memory wherever it fell, though the pool's rose."""
+    alone = "none:cpu=2x epyc-7763,ram=512GB@3200x8"
+    spread, placed = load_profile(alone), load_profile(f"{alone},numa=placed")
+    for rates in ("expert_gb_per_s", "dense_gb_per_s"):
+        assert getattr(placed.gpu, rates).default.value == _pinned(f"{alone},numa=placed")
+        assert getattr(placed.gpu, rates).default.value > getattr(spread.gpu, rates).default.value
+    with pytest.raises(HardwareError, match="name one node's processor and memory"):
+        load_profile(f"{alone},numa=one")
+    with pytest.raises(HardwareError, match="say the memory that is left"):
+        load_profile(f"{alone},system=100GB")
+
+
 def test_nodes_change_rates_of_pool_and_link() -> None:
     spread, placed, one = (_pinned(f"{TWO}{words}") for words in ("", ",numa=placed", ",numa=one"))
     assert one < spread < placed, "0.65 of one node, 0.35 of both, 0.61 of both"

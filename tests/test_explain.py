@@ -88,6 +88,7 @@ def test_terms_of_a_placement_by_layers_add_up_with_reads_of_the_drive(short, ra
     assert explain_rules(best.problem, parse_rules([], 8, short.geometry.layer_ids), None, ALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("simulated", [0, 1])
 def test_terms_of_a_plan_add_up_simulated_or_estimated(short, simulated):
     card = "rtx-2080ti"

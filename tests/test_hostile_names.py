@@ -115,6 +115,7 @@ class Page(HTMLParser):
         (self.scripts if self.tags[-1:] == ["script"] else self.text).append(data)
 
 
+@pytest.mark.slow
 def test_a_report_holds_names_as_text(name: str, capsys: Any) -> None:
     pytest.importorskip("altair", reason="needs the extra 'report'")
     pytest.importorskip("vl_convert", reason="needs the extra 'report'")

@@ -40,6 +40,7 @@ def test_errors_are_within_the_declared_limits_and_the_median_is_what_the_page_s
     assert not [text for one in summaries.values() for text in one.over(one.limit)]
 
 
+@pytest.mark.slow
 def test_every_processor_is_held_out_and_machines_from_parts_have_the_number_of_all():
     old = [run for run in RUNS if run.n_cpu_moe != "0" and is_old(run)]
     assert {find_cpu(run.cpu)[0].arch for run in old} == {"skylake"}

@@ -54,6 +54,7 @@ def test_a_run_names_the_largest_context_beside_its_cache():
     assert auto.tokens == auto.asked == 5000, "the cache takes the rest"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "cards", "more"),
     [

@@ -70,6 +70,7 @@ def residency(installed, *arguments):
     return python(installed, "-c", "from expert_residency.sim.cli import main; main()", *arguments)
 
 
+@pytest.mark.slow
 def test_policies_of_all_kinds_run_from_the_command_line(installed, trace_file):
     done = residency(
         installed, "run", "--trace", str(trace_file), "--hardware", "tesla-p40", "--slots-per-layer", "3",

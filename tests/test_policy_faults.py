@@ -196,6 +196,7 @@ ids = [policy.name for _, policy, _ in POLICIES + AHEAD]
 ROOM = Capacity(slots_per_layer=3, scope="layer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("simulator", ["reference", "kernel"])
 @pytest.mark.parametrize(("kind", "policy", "said"), POLICIES, ids=ids[: len(POLICIES)])
 def test_a_replay_stops(kind, policy, said, simulator):

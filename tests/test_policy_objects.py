@@ -107,6 +107,7 @@ def test_parameters_are_part_of_its_words(trace, spec):
     assert one.total_ns != two.total_ns
 
 
+@pytest.mark.slow
 def test_a_class_that_was_changed_has_another_manifest(trace, spec):
     before = er.simulate(trace, er.RunSpec(**spec, eviction=of_a_cell()))
     same = er.simulate(trace, er.RunSpec(**spec, eviction=of_a_cell()))

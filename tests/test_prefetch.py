@@ -100,6 +100,7 @@ def test_the_laws_refuse_one_that_changes_who_is_resident():
         check_proposals(Meddling())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if create("prefetch", name).compiled])
 def test_compiled_with_numba_they_propose_the_same(name):
     pytest.importorskip("numba")

@@ -222,6 +222,7 @@ HF_ROWS = ("qwen3-30b-a3b", "gpt-oss-120b", "gpt-oss-20b", "deepseek-v3", "kimi-
            "granite-3.0-1b-a400m")  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("name", HF_ROWS)
 def test_folders_of_the_published_shapes(name: str, shared: Path, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ def test_residency_that_the_engine_reported(recorded, name, mib, equal):
     assert matches_engine(trace, replay(trace, "lru", Capacity(total_bytes=mib * MIB))) == (equal, equal)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", CURVES)
 @pytest.mark.parametrize("name", ["qwen", "gptoss"])
 def test_replay_curves(recorded, shared, name, policy):

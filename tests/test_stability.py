@@ -73,6 +73,7 @@ def test_one_request_orders_policies_worse_than_many(many):
         stability(many, ("lru", "fifo"), (0.25,), [(13, None)], simulator="reference")
 
 
+@pytest.mark.slow
 def test_lfu_is_first_on_one_request_and_last_on_ten():
     """Why the bundled trace for rankings has ten requests: counts of texts that are over stay in the cache."""
     pytest.importorskip("numba")

@@ -74,6 +74,7 @@ def test_a_log_without_a_run_is_refused(tmp_path):
         read(tmp_path, request())
 
 
+@pytest.mark.slow
 def test_fit_takes_a_log(tmp_path, capsys):
     path = tmp_path / "server.log"
     path.write_text(start(400, "0.50") + request() + start(200, "0.25") + request(ms=7000) + request(made=4))

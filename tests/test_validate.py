@@ -109,6 +109,7 @@ def test_shipped_live_tables() -> None:
         assert {run.rows for run in load_live_runs(f"h200-x1-r{rows}")} == {rows}
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("name", "path", "model", "runs"),

@@ -27,6 +27,8 @@ from expert_residency.text import check_known
 CONDITIONS = ("drive", "system", "clock", "numa", "card")
 NUMA = ("spread", "placed", "one")
 CARD = ("near", "far")
+CARDLESS = ("none", "cpu")
+"""Compute capability of machines whose processor runs the layers as well."""
 Tables = dict[str, Any]
 
 DRIVES: Mapping[str, tuple[float, float, float, str]] = {
@@ -84,7 +86,12 @@ def changed(made: Tables, words: Mapping[str, str], *, sockets: int) -> Tables:
         A text that says nothing, or nodes of one socket.
     """
     tables = {name: dict(part) if isinstance(part, dict) else part for name, part in made.items()}
+    alone = tables["gpu"]["compute_capability"] == "cpu"  # put together, all memory but the system's is the gpu's
+    if alone and "system" in words:
+        raise HardwareError(f"system={words['system']}: without a card, say the memory that is left: ram=, --ram")
     if "numa" in words or "card" in words:
+        if alone and words.get("numa") == "one":
+            raise HardwareError("numa=one: without a card, name one node's processor and memory instead")
         _nodes(tables, words.get("numa", "spread"), words.get("card", "near"), sockets)
     if "drive" in words:
         tables["disk"] = _drive(words["drive"])
@@ -162,7 +169,7 @@ def _clocked(tables: Tables, clock: float) -> None:
     if points := cpu.get("expert_gb_per_s_by_workers"):
         cpu["expert_gb_per_s_by_workers"] = _slower(points, memory, clock, why)
     tables["gpu"] = gpu = dict(tables["gpu"])
-    if gpu["compute_capability"] in ("none", "cpu"):  # the processor is what runs the layers as well
+    if gpu["compute_capability"] in CARDLESS:
         memory = gpu["mem_gb_per_s"]["value"]
         for name in ("expert_gb_per_s", "dense_gb_per_s"):
             gpu[name] = _slower(gpu[name], memory, clock, why)
@@ -219,3 +226,5 @@ def _nodes(tables: Tables, numa: str, card: str, sockets: int) -> None:
     cpu["expert_gb_per_s"] = {
         "pinned": {"default": reads}, "pageable": {"default": reads}, "page_cache": {"default": cached}
     }  # fmt: skip
+    if tables["gpu"]["compute_capability"] in CARDLESS:
+        tables["gpu"] = tables["gpu"] | {key: {"default": reads} for key in ("expert_gb_per_s", "dense_gb_per_s")}
