@@ -150,7 +150,12 @@ def test_more_slots_find_more() -> None:
 
 @pytest.mark.slow
 def test_the_constants_that_ship_are_those_of_all_rows() -> None:
-    far = {name: pair for name, pair in moved().items() if abs(pair[1] / pair[0] - 1) > 0.06}
+    found = dict(moved())
+    # A layer has both kinds of launches: rows tell their sum, and hardly what of it is whose.
+    launches = [found.pop(f"llama.cpp: {kind}_launches") for kind in ("dense", "expert")]
+    found["llama.cpp: launches"] = tuple(map(sum, zip(*launches, strict=True)))
+    assert all(abs(new / old - 1) < 0.2 for old, new in launches)
+    far = {name: pair for name, pair in found.items() if abs(pair[1] / pair[0] - 1) > 0.06}
     assert not far, "python -m tests.constants --update"
 
 
