@@ -43,8 +43,10 @@ def option(name: str, note: str = "", *, default: str | bool = False, also: Sequ
     return typer.Option(f"--{name.replace('_', '-')}", *also, help=text, show_default=default, **more)
 
 
-def _kv_named(value: str | list[str] | None) -> str | list[str] | None:
-    return [named(one) for one in value] if isinstance(value, list) else value and named(value)
+def _kv_named(param: typer.CallbackParam, value: str | list[str] | None) -> str | list[str] | None:
+    if not value:  # older typer (0.15, 0.16) takes None of a repeated option for a list
+        return [] if getattr(param, "multiple", False) else value
+    return [named(one) for one in value] if isinstance(value, list) else named(value)
 
 
 def takes_cache_types(command: Callable[..., None]) -> Callable[..., None]:
