@@ -95,6 +95,12 @@ def plan_speed(
 
 def placement_interval(problem: LayerProblem, placement: LayerPlacement) -> Interval:
     """Interval of the speed of one placement by layers and tensors."""
+    speed = placement_speed(problem, placement)
+    return around(placement.tokens_per_s, speed, machine_of(problem.costs), workload=TEXT_SD)
+
+
+def placement_speed(problem: LayerProblem, placement: LayerPlacement) -> Callable[[Machine], float]:
+    """Tokens/s of a placement by layers and tensors on a drawn machine."""
 
     def speed(drawn: Machine) -> float:
         priced = evaluate(
@@ -104,7 +110,7 @@ def placement_interval(problem: LayerProblem, placement: LayerPlacement) -> Inte
         assert priced is not None
         return priced.tokens_per_s
 
-    return around(placement.tokens_per_s, speed, machine_of(problem.costs), workload=TEXT_SD)
+    return speed
 
 
 def drawn_costs(costs: LayerCosts, drawn: Machine) -> LayerCosts:

@@ -12,9 +12,9 @@ from dataclasses import replace
 from expert_residency.sim.choices.trace import fit_geometry
 from expert_residency.sim.runs.constants import Constant, constants_of, scaled
 from expert_residency.sim.runs.interval import MOST_LOOK_UPS, Machine, shortened
-from expert_residency.sim.split.interval import drawn_costs, machine_of, plan_speed
+from expert_residency.sim.split.interval import drawn_costs, machine_of, placement_speed, plan_speed
 from expert_residency.sim.split.layers.by_rules import report
-from expert_residency.sim.split.layers.placement import LayerPlacement, LayerProblem, evaluate
+from expert_residency.sim.split.layers.placement import LayerPlacement, LayerProblem
 from expert_residency.sim.split.rules import Rule
 from expert_residency.sim.split.study import Answer, SplitStudy, with_ram
 from expert_residency.sim.split.timed import simulate_placement
@@ -46,15 +46,7 @@ def explain_layers(problem: LayerProblem, placement: LayerPlacement) -> list[Ter
     list of Term
         They add up to the ms of a token; cards first in the order of the problem, their host last.
     """
-
-    def speed(drawn: Machine) -> float:
-        priced = evaluate(
-            replace(problem, costs=drawn_costs(problem.costs, drawn)), placement.cards, placement.layers_each,
-            placement.thirds, placement.host_layers,
-        )  # fmt: skip
-        assert priced is not None
-        return priced.tokens_per_s
-
+    speed = placement_speed(problem, placement)
     return _terms(placement.tokens_per_s, machine_of(problem.costs), speed)
 
 
